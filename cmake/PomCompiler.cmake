@@ -1,0 +1,38 @@
+# Compiler settings shared by every room, and the two functions rooms and tests are declared with.
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(pom_settings INTERFACE)
+target_include_directories(pom_settings INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+target_compile_options(pom_settings INTERFACE -Wall -Wextra -Wno-unused-parameter)
+if(POM_WERROR)
+  target_compile_options(pom_settings INTERFACE -Werror)
+endif()
+if(POM_SANITIZE)
+  add_compile_options(-fsanitize=${POM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(-fsanitize=${POM_SANITIZE})
+endif()
+
+# pom_room(NAME SOURCES a.cpp ... LINK target ...): one room of the house, an object library that the shared
+# library pom is assembled from. LINK names the rooms (and packages) it may use.
+function(pom_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;LINK" ${ARGN})
+  add_library(pom_${name} OBJECT ${ROOM_SOURCES})
+  target_link_libraries(pom_${name} PUBLIC pom_settings ${ROOM_LINK})
+  set_property(GLOBAL APPEND PROPERTY POM_ROOMS pom_${name})
+endfunction()
+
+# pom_test(room/file.cpp [LINK target ...]): one GoogleTest program, registered with ctest under its path.
+function(pom_test source)
+  cmake_parse_arguments(TEST "" "" "LINK" ${ARGN})
+  string(REGEX REPLACE "\\.cpp$" "" name ${source})
+  string(REPLACE "/" "_" target test_${name})
+  add_executable(${target} ${source})
+  target_link_libraries(${target} PRIVATE pom_settings ${TEST_LINK} GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
+  set_property(GLOBAL APPEND PROPERTY POM_TESTS ${source})
+endfunction()

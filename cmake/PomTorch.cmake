@@ -1,0 +1,33 @@
+# LibTorch comes from the Python package `torch`: that of -DPOM_PYTHON=..., of .venv, or of python3, in this order.
+if(NOT Torch_DIR)
+  if(NOT POM_PYTHON)
+    if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+      set(POM_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    else()
+      find_program(POM_PYTHON python3)
+    endif()
+  endif()
+  execute_process(COMMAND ${POM_PYTHON} -c "import torch; print(torch.utils.cmake_prefix_path)"
+                  OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT prefix)
+    message(FATAL_ERROR "libpom needs LibTorch: ${POM_PYTHON} cannot import torch. Run ./setup, or pass -DTorch_DIR=...")
+  endif()
+  list(PREPEND CMAKE_PREFIX_PATH ${prefix})
+endif()
+find_package(Torch REQUIRED)
+
+# The kernels use the OpenMP runtime that torch itself brings, where it brings one: one pool of threads, never two.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+get_target_property(torch_location torch IMPORTED_LOCATION)
+get_filename_component(torch_folder ${torch_location} DIRECTORY)
+file(GLOB torch_openmp ${torch_folder}/libgomp*.so* ${torch_folder}/../../torch.libs/libgomp*.so*)
+if(torch_openmp)
+  list(GET torch_openmp 0 pom_openmp)
+else()
+  set(pom_openmp OpenMP::OpenMP_CXX)
+endif()
+
+add_library(pom_torch INTERFACE)
+separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
+target_compile_options(pom_torch INTERFACE ${torch_flags} -fopenmp)
+target_link_libraries(pom_torch INTERFACE torch ${pom_openmp})

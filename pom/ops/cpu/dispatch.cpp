@@ -1,0 +1,60 @@
+#include <sched.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "pom/base/error.h"
+#include "pom/ops/cpu/kernels.h"
+
+namespace pom::ops::cpu {
+
+const Kernels* kernels_base(DType dtype);
+#if defined(POM_X86)
+const Kernels* kernels_avx2(DType dtype);
+const Kernels* kernels_avx512(DType dtype);
+const Kernels* kernels_avx512bf16(DType dtype);
+#endif
+
+namespace {
+
+enum Level { base = 0, avx2 = 1, avx512 = 2, avx512bf16 = 3 };
+
+int machine_level() {
+#if defined(POM_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq"))
+    return __builtin_cpu_supports("avx512bf16") ? avx512bf16 : avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
+#endif
+  return base;
+}
+
+int chosen_level() {
+  const int machine = machine_level();
+  const char* wanted = std::getenv("POM_CPU_ISA");
+  if (!wanted || !*wanted) return machine;
+  const char* names[] = {"base", "avx2", "avx512", "avx512bf16"};
+  for (int level = base; level <= avx512bf16; ++level)
+    if (std::string(wanted) == names[level]) return level < machine ? level : machine;
+  fail("POM_CPU_ISA: expected base, avx2, avx512 or avx512bf16, got '", wanted, "'");
+}
+
+}  // namespace
+
+void yield_thread() {
+  sched_yield();
+}
+
+const Kernels& kernel_table(DType dtype) {
+  static const int level = chosen_level();
+#if defined(POM_X86)
+  if (level == avx512bf16)
+    if (const Kernels* table = kernels_avx512bf16(dtype)) return *table;
+  if (level >= avx512) return *kernels_avx512(dtype);
+  if (level >= avx2) return *kernels_avx2(dtype);
+#endif
+  return *kernels_base(dtype);
+}
+
+}  // namespace pom::ops::cpu

@@ -1,0 +1,314 @@
+#include "pom/ops/cpu/layer.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "pom/ops/cpu/plan.h"
+#include "pom/ops/cpu/run.h"
+
+namespace pom::ops::cpu {
+namespace {
+
+constexpr double kEps = 1e-7;
+constexpr std::int64_t kSlice = 64;  // features one task folds
+
+// Everything a pass needs: the kernels' arguments and what they point to.
+class Pass {
+ public:
+  Pass(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w)
+      : problem_(problem), kernels_(kernel_table(dtype_of(xq))), like_(xq) {
+    a_.d = problem.d, a_.D = problem.D, a_.order = problem.order;
+    a_.group = group_size(a_.order, a_.D);
+    a_.groups = (a_.D + a_.group - 1) / a_.group;
+    a_.xq = rows(xq, problem.query_start);
+    a_.xc = rows(xc, problem.key_start);
+    a_.w_ho = matrix(w.ho_weight), a_.w_se = matrix(w.se_weight), a_.w_ag = matrix(w.ag_weight);
+    a_.b_ho = vector(w.ho_bias), a_.b_se = vector(w.se_bias), a_.b_ag = vector(w.ag_bias);
+    if (problem.visible.defined()) {
+      a_.keys = static_cast<const std::uint8_t*>(problem.visible.data_ptr());
+      a_.keys_stride = problem.visible.size(1);
+    }
+    cut();
+  }
+
+  bool scans() const { return problem_.block > 0 && problem_.block < kScanBelow; }
+  std::int64_t kD() const { return problem_.kD(); }
+  LayerArgs& args() { return a_; }
+
+  Rows rows(const at::Tensor& x, const std::vector<std::int64_t>& starts) { return rows_of(keep(with_unit_rows(x)), starts); }
+
+  // H of every segment from the context's projection.
+  at::Tensor context_means(at::Tensor H) {
+    const at::Tensor sums = at::empty({context_.subs(), kD()}, sums_like(like_));
+    a_.sums = sums.data_ptr();
+    sum_context();
+    const std::vector<double> scale = scales();
+    fold(context_, problem_.block ? nullptr : scale.data(), H);
+    if (problem_.block) walk(scale.data(), H, false);
+    return H;
+  }
+  at::Tensor context_sums() {
+    const at::Tensor sums = at::empty({context_.subs(), kD()}, sums_like(like_));
+    at::Tensor total = at::empty({context_.segments(), kD()}, sums_like(like_));
+    a_.sums = sums.data_ptr();
+    sum_context();
+    fold(context_, nullptr, total);
+    return total;
+  }
+
+  void select(const at::Tensor& H) {
+    a_.H = H.const_data_ptr();
+    run_tasks(query_tiles(), kernels_.layer_scratch(a_),
+              [&](void* scratch, std::int64_t tile) { kernels_.select(a_, scratch, tile); });
+  }
+
+  void scan() {
+    begin_walk();
+    run_tasks(query_tiles(), kernels_.layer_scratch(a_),
+              [&](void* scratch, std::int64_t tile) { kernels_.scan(a_, scratch, tile); });
+  }
+
+  void backward_segments(const at::Tensor& H) {
+    const at::Tensor sums = at::empty({query_.subs(), kD()}, sums_like(like_));
+    const at::Tensor dp = at::empty({query_.segments(), kD()}, sums_like(like_));
+    a_.sums = sums.data_ptr();
+    a_.H = H.const_data_ptr();
+    begin_order();
+    run_tasks(query_tiles(), kernels_.layer_scratch(a_),
+              [&](void* scratch, std::int64_t tile) { kernels_.backward_query(a_, scratch, tile); });
+    fold(query_, scales().data(), dp);
+    if (problem_.block) walk(nullptr, dp, true);
+    a_.dp = dp.const_data_ptr();
+    begin_order();
+    run_tasks(static_cast<std::int64_t>(context_.tiles.size()), kernels_.layer_scratch(a_),
+              [&](void* scratch, std::int64_t tile) { kernels_.backward_context(a_, scratch, tile); });
+  }
+
+  void backward_scan() {
+    const at::Tensor H = at::empty({query_.tokens, kD()}, sums_like(like_));
+    a_.Hrows = H.data_ptr();
+    begin_walk();
+    run_tasks(query_tiles(), kernels_.layer_scratch(a_),
+              [&](void* scratch, std::int64_t tile) { kernels_.rescan(a_, scratch, tile); });
+    begin_walk();
+    run_tasks(query_tiles(), kernels_.layer_scratch(a_), [&](void* scratch, std::int64_t order) {
+      kernels_.backward_scan(a_, scratch, order, query_tiles());
+    });
+  }
+
+  std::int64_t query_tiles() const { return static_cast<std::int64_t>(query_.tiles.size()); }
+  int panel() const { return 2 * kernels_.features_per_vector; }
+
+ private:
+  at::Tensor keep(const at::Tensor& t) {
+    kept_.push_back(t);
+    return t;
+  }
+  Matrix matrix(const at::Tensor& w) {
+    if (!w.defined()) return {};
+    const at::Tensor m = keep(with_unit_rows(w));
+    return {m.const_data_ptr(), m.stride(0)};
+  }
+  const void* vector(const at::Tensor& b) { return b.defined() ? keep(b.contiguous()).const_data_ptr() : nullptr; }
+
+  void cut() {
+    std::int64_t tokens = 0, longest = 0;
+    for (std::size_t s = 0; s < problem_.keys.size(); ++s) {
+      tokens += std::max(problem_.queries[s], problem_.keys[s]);
+      longest = std::max(longest, problem_.keys[s]);
+    }
+    a_.tile = tile_size(tokens);
+    a_.scan.window = problem_.block && problem_.window * problem_.block < longest ? problem_.window : 0;
+    a_.scan_length = problem_.keys.data();
+    if (scans()) {
+      a_.scan.block = problem_.block;
+      query_ = plan_scan(problem_.queries, problem_.block, a_.tile);
+    } else {
+      query_ = plan_segments(problem_.queries, problem_.block, a_.tile);
+      context_ = plan_segments(problem_.keys, problem_.block, a_.tile);
+    }
+    a_.tiles = query_.tiles.data(), a_.pieces = query_.pieces.data();
+    a_.ctiles = context_.tiles.data(), a_.cpieces = context_.pieces.data();
+  }
+
+  // 1 / count for each segment, count being what its queries see.
+  std::vector<double> scales() const {
+    std::vector<double> scale;
+    for (std::size_t s = 0; s < problem_.keys.size(); ++s) {
+      const std::int64_t n = problem_.keys[s], block = problem_.block ? problem_.block : std::max<std::int64_t>(n, 1);
+      for (std::int64_t start = 0; start == 0 || start < n; start += block) {
+        const std::int64_t b = start / block;
+        const std::int64_t from = a_.scan.window && b >= a_.scan.window ? (b - a_.scan.window + 1) * block : 0;
+        std::int64_t count = std::min(start + block, n) - from;
+        if (a_.keys) {
+          count = 0;
+          for (std::int64_t t = 0; t < n; ++t) count += a_.keys[static_cast<std::int64_t>(s) * a_.keys_stride + t] != 0;
+        }
+        scale.push_back(1.0 / ((problem_.masked() ? kEps : 0.0) + static_cast<double>(count)));
+      }
+    }
+    return scale;
+  }
+
+  void sum_context() {
+    const std::int64_t tiles = static_cast<std::int64_t>(context_.tiles.size());
+    // Few tiles: share the features out as well. A sum over tokens is the same whoever computes it.
+    const std::int64_t slices = tiles >= 4 * at::get_num_threads() ? 1 : std::min<std::int64_t>(a_.groups, 4);
+    run_tasks(tiles * slices, kernels_.layer_scratch(a_), [&](void* scratch, std::int64_t task) {
+      const std::int64_t slice = task % slices;
+      kernels_.context(a_, scratch, task / slices, a_.groups * slice / slices, a_.groups * (slice + 1) / slices);
+    });
+  }
+
+  template <class Body>
+  void over_features(const Body& body) {
+    run_tasks((kD() + kSlice - 1) / kSlice, 0, [&](void*, std::int64_t i) {
+      body(i * kSlice, std::min(kD(), (i + 1) * kSlice));
+    });
+  }
+  void fold(const Plan& plan, const double* scale, const at::Tensor& H) {
+    over_features([&](std::int64_t f0, std::int64_t f1) {
+      kernels_.fold(a_, plan.sub_begin.data(), plan.segments(), scale, H.data_ptr(), f0, f1);
+    });
+  }
+  void walk(const double* scale, const at::Tensor& H, bool backwards) {
+    const at::Tensor state = at::empty({1 + 2 * a_.scan.window, kD()}, sums_like(like_));
+    over_features([&](std::int64_t f0, std::int64_t f1) {
+      kernels_.walk(a_, context_.segment_begin.data(), problem_.sequences(), scale, H.data_ptr(), state.data_ptr(),
+                    backwards, f0, f1);
+    });
+  }
+
+  void begin_order() {
+    done_ = std::make_unique<std::atomic<std::int64_t>[]>(static_cast<std::size_t>(a_.groups));
+    for (std::int64_t g = 0; g < a_.groups; ++g) done_[static_cast<std::size_t>(g)] = 0;
+    a_.done = done_.get();
+  }
+  void begin_walk() {
+    begin_order();
+    carry_ = at::empty({1 + 2 * a_.scan.window, kD()}, sums_like(like_));
+    a_.carry = carry_.data_ptr();
+  }
+
+  const Problem& problem_;
+  const Kernels& kernels_;
+  at::Tensor like_, carry_;
+  std::vector<at::Tensor> kept_;
+  Plan query_, context_;
+  std::unique_ptr<std::atomic<std::int64_t>[]> done_;
+  LayerArgs a_;
+};
+
+at::Tensor saved_H(const Problem& p, const at::Tensor& like) {
+  std::int64_t total = 0;
+  for (const std::int64_t n : p.keys) total += n;
+  const std::int64_t each = p.keys.empty() ? 0 : p.keys[0];
+  return at::empty({saved_rows<std::int64_t>(p.sequences(), each, total, p.block, p.packed), p.kD()}, sums_like(like));
+}
+
+std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = last;
+  return shape;
+}
+
+// A gradient of weights in the arithmetic type becomes one of the weights' own.
+at::Tensor weight_gradient(const at::Tensor& dw, std::int64_t d, bool transposed, const at::Tensor& like) {
+  const at::Tensor part = dw.narrow(1, 0, d);
+  return (transposed ? part.t() : part).to(like.scalar_type()).contiguous();
+}
+
+}  // namespace
+
+bool covers(const Problem& problem) {
+  return !problem.full && problem.order <= kMaxOrder;
+}
+
+at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
+                         Saved* saved) {
+  at::Tensor out = at::empty(xq.sizes(), xq.options());
+  Pass pass(problem, xq, xc, w);
+  pass.args().out = pass.rows(out, problem.query_start);
+  if (saved) {
+    saved->ho = at::empty(with_last(xc, problem.kD()), xc.options());
+    saved->se = at::empty(with_last(xq, problem.kD()), xq.options());
+    pass.args().ho = saved->ho.data_ptr();
+    pass.args().se = saved->se.data_ptr();
+  }
+  at::Tensor H = saved_H(problem, xq);
+  if (saved) saved->H = H;
+  if (pass.scans())
+    pass.scan();
+  else
+    pass.select(pass.context_means(H));
+  return out;
+}
+
+Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc,
+                         const LayerWeights& w, const Saved& saved, bool need_x, bool need_w) {
+  Gradients g;
+  Pass pass(problem, xq, xc, w);
+  LayerArgs& a = pass.args();
+  a.need_x = need_x, a.need_w = need_w;
+  a.dout = pass.rows(dout, problem.query_start);
+  a.ho = saved.ho.data_ptr(), a.se = saved.se.data_ptr();
+  if (need_x) {
+    g.xq = at::empty(xq.sizes(), xq.options());
+    g.xc = at::empty(xc.sizes(), xc.options());
+    a.dxq = pass.rows(g.xq, problem.query_start);
+    a.dxc = pass.rows(g.xc, problem.key_start);
+  }
+  const at::TensorOptions sums = sums_like(xq);
+  at::Tensor dw_ho, dw_se, dw_ag, db_ho, db_se, db_ag;
+  if (need_w) {
+    a.dw_ld = (problem.d + pass.panel() - 1) / pass.panel() * pass.panel();
+    const bool idle = pass.query_tiles() == 0;  // nothing will write them
+    const auto make = [&](at::IntArrayRef shape) { return idle ? at::zeros(shape, sums) : at::empty(shape, sums); };
+    dw_ho = make({pass.kD(), a.dw_ld}), dw_se = make({pass.kD(), a.dw_ld}), dw_ag = make({pass.kD(), a.dw_ld});
+    db_ho = make({pass.kD()}), db_se = make({pass.kD()}), db_ag = make({problem.d});
+    a.dw_ho = dw_ho.data_ptr(), a.dw_se = dw_se.data_ptr(), a.dw_ag_t = dw_ag.data_ptr();
+    a.db_ho = db_ho.data_ptr(), a.db_se = db_se.data_ptr(), a.db_ag = db_ag.data_ptr();
+  }
+  if (pass.scans())
+    pass.backward_scan();
+  else
+    pass.backward_segments(saved.H);
+  if (!need_w) return g;
+  g.weights.ho_weight = weight_gradient(dw_ho, problem.d, false, xq);
+  g.weights.se_weight = weight_gradient(dw_se, problem.d, false, xq);
+  g.weights.ag_weight = weight_gradient(dw_ag, problem.d, true, xq);
+  g.weights.ho_bias = db_ho.to(xq.scalar_type());
+  g.weights.se_bias = db_se.to(xq.scalar_type());
+  g.weights.ag_bias = db_ag.to(xq.scalar_type());
+  return g;
+}
+
+at::Tensor layer_summary(const Problem& problem, const at::Tensor& xc, const LayerWeights& w) {
+  return Pass(problem, xc, xc, w).context_sums();
+}
+
+at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::Tensor& H, const LayerWeights& w) {
+  at::Tensor out = at::empty(xq.sizes(), xq.options());
+  Pass pass(problem, xq, xq, w);
+  pass.args().out = pass.rows(out, problem.query_start);
+  pass.select(H.contiguous());
+  return out;
+}
+
+std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x, const LayerWeights& w,
+                                             const at::Tensor& sum, const at::Tensor& count) {
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  at::Tensor last = at::empty(sum.sizes(), sum.options());
+  const at::Tensor first = sum.contiguous(), before = count.to(at::kLong).contiguous();
+  Pass pass(problem, x, x, w);
+  LayerArgs& a = pass.args();
+  a.out = pass.rows(out, problem.query_start);
+  a.init_sum = first.const_data_ptr();
+  a.init_count = before.const_data_ptr<std::int64_t>();
+  a.final_sum = last.data_ptr();
+  pass.scan();
+  return {out, last};
+}
+
+}  // namespace pom::ops::cpu

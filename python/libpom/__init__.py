@@ -1,0 +1,31 @@
+"""libpom: the Polynomial Mixer, a mixer of tokens in linear time, for PyTorch.
+ pom = libpom.PoM(dim=384, order=2, order_expand=2) y = pom(x)                                        # every
+token sees every token y = pom(x, mask=libpom.causal)                    # or the past, or blocks:
+libpom.block_causal(K, window=None) y = pom(x, context)                               # cross y, state =
+pom.step(block, pom.init_state(batch)) # the same, a block of tokens at a time
+"""
+
+from ._version import __version__
+from .errors import Error
+from .functional import force, has_extension, mixer, mixer_layer, mixer_scan, mixer_select, mixer_summary
+from .masks import CausalMask, block_causal, causal
+from .module import Polymorpher, PoM
+from .state import MixerState
+
+__all__ = [
+    "CausalMask",
+    "Error",
+    "MixerState",
+    "PoM",
+    "Polymorpher",
+    "__version__",
+    "block_causal",
+    "causal",
+    "force",
+    "has_extension",
+    "mixer",
+    "mixer_layer",
+    "mixer_scan",
+    "mixer_select",
+    "mixer_summary",
+]

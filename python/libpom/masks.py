@@ -1,0 +1,66 @@
+"""The masks that need no tensor: `causal` and `block_causal(K, window)`.
+ They are plain values. Before an operator is called they become two integers (block, window; 0 = absent), so
+that torch.compile and torch.export see tensors and integers only, and nothing of size n x n is ever made.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from .errors import Error, fail
+
+
+@dataclass(frozen=True)
+class CausalMask:
+    """Query i sees key j when floor(j/block) <= floor(i/block), and, with a window, when j's block is one of
+    the last `window` up to i's own. The last block may be short."""
+
+    block: int = 1
+    window: int | None = None
+
+    def dense(self, tokens: int, device: torch.device | str | None = None) -> torch.Tensor:
+        """The same mask as a (tokens, tokens) boolean tensor, to look at; the operators never make it."""
+        block = torch.arange(tokens, device=device) // self.block
+        age = block[:, None] - block[None, :]
+        return (age >= 0) & (age < self.window) if self.window is not None else age >= 0
+
+    def __repr__(self) -> str:
+        if self == CausalMask():
+            return "libpom.causal"
+        window = "" if self.window is None else f", window={self.window}"
+        return f"libpom.block_causal({self.block}{window})"
+
+
+# Export takes a mask among a program's inputs as its two integers: export(pom, (x,), {"mask": causal}).
+torch.export.register_dataclass(CausalMask, serialized_type_name="libpom.CausalMask")
+torch.serialization.add_safe_globals([CausalMask])
+
+causal = CausalMask()
+
+
+def block_causal(block: int, window: int | None = None) -> CausalMask:
+    """Tokens see their own block of `block` tokens and the blocks before it: all of them, or with `window` as
+    many as make `window` blocks together with their own. `block_causal(1, window=W)` is a sliding window of W
+    tokens."""
+    for name, value in (("block", block), ("window", window)):
+        optional = name == "window"
+        if (value is not None or not optional) and (type(value) is not int or value < 1):
+            fail(f"block_causal: {name}", "an integer of at least 1" + " or None" * optional, repr(value))
+    return CausalMask(block, window)
+
+
+Mask = torch.Tensor | CausalMask | None
+
+
+def resolve(op: str, mask: Mask) -> tuple[torch.Tensor | None, int, int]:
+    """What an operator takes: (mask tensor or None, block or 0, window or 0)."""
+    if mask is None:
+        return None, 0, 0
+    if isinstance(mask, CausalMask):
+        return None, mask.block, mask.window or 0
+    if isinstance(mask, torch.Tensor):
+        return mask, 0, 0
+    raise Error(
+        f"{op}: mask: expected None, a (batch, context) or (batch, query, context) tensor, libpom.causal or "
+        f"libpom.block_causal(K, window=None), got {mask!r}"
+    )

@@ -1,0 +1,63 @@
+"""Every test that takes `backend` runs on libpom.so ("extension") and on plain torch ("fallback").
+ The library is $LIBPOM_LIBRARY, else build/release/libpom.so of this tree, else the installed package's.
+Where there is none its tests are skipped, or fail with $LIBPOM_REQUIRE_EXTENSION=1.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault(
+    "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+)  # half-type products without AMX, as in the C++ tests
+_BUILT = Path(__file__).resolve().parents[2] / "build" / "release" / "libpom.so"
+if _BUILT.is_file():
+    os.environ.setdefault("LIBPOM_LIBRARY", str(_BUILT))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+import libpom  # noqa: E402
+
+
+def pytest_report_header(config):
+    from libpom import _library
+
+    return f"libpom: extension {_library.path or 'none: ' + _library.reason}"
+
+
+def need_extension():
+    if libpom.has_extension():
+        return
+    if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
+        pytest.fail("libpom.so was not found and LIBPOM_REQUIRE_EXTENSION is set")
+    pytest.skip("libpom.so was not found")
+
+
+@pytest.fixture(params=["extension", "fallback"])
+def backend(request):
+    if request.param == "extension":
+        need_extension()
+        yield request.param
+    else:
+        with libpom.force("python"):
+            yield request.param
+
+
+@pytest.fixture
+def extension():
+    need_extension()
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def threads():
+    """torch.set_num_threads, set back afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -1,0 +1,87 @@
+"""Which library is loaded, and what happens when there is none."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import libpom
+
+PACKAGE = Path(libpom.__file__).resolve().parent
+
+
+def python(*arguments, **environment):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LIBPOM_")}
+    env |= {"PYTHONPATH": str(PACKAGE.parent)} | environment
+    return subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True)
+
+
+def test_disabled():
+    done = python(
+        "-m", "libpom", LIBPOM_DISABLE_EXTENSION="1", LIBPOM_LIBRARY=os.environ.get("LIBPOM_LIBRARY", "")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "extension none: LIBPOM_DISABLE_EXTENSION is set" in done.stdout
+
+
+def test_named_library_must_exist(tmp_path):
+    done = python("-m", "libpom", LIBPOM_LIBRARY=str(tmp_path / "none.so"))
+    assert "libpom: LIBPOM_LIBRARY: expected the path of libpom.so, got" in done.stderr
+    (tmp_path / "bad.so").write_text("not a library")
+    done = python("-m", "libpom", LIBPOM_LIBRARY=str(tmp_path / "bad.so"))
+    assert "libpom: LIBPOM_LIBRARY: expected a library that loads, got" in done.stderr
+
+
+def test_library_of_another_torch_is_not_loaded(tmp_path):
+    """A package that was built for another torch says so and goes on without its library."""
+    copy = tmp_path / "libpom"
+    copy.mkdir()
+    for file in PACKAGE.glob("*.py"):
+        (copy / file.name).write_text(file.read_text())
+    (copy / "lib").mkdir()
+    (copy / "lib" / "libpom.so").write_text("")
+    (copy / "lib" / "build.json").write_text('{"torch": "2.7.1"}')
+    done = python("-m", "libpom", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"extension none: it was built for torch 2.7.1 and this is torch {torch.__version__}" in done.stdout
+    )
+    assert "RuntimeWarning: libpom: lib/libpom.so is not used" in done.stderr
+
+
+def test_force(extension):
+    """Each path gives the operator; they nest, and come back when left, by an error too."""
+    ho, se = torch.randn(2, 9, 8), torch.randn(2, 9, 8)
+    want = libpom.mixer(ho, se, 2)
+    for path in ("auto", "fused", "composed", "python"):
+        with libpom.force(path):
+            torch.testing.assert_close(libpom.mixer(ho, se, 2), want)
+    with libpom.force("composed"):
+        with pytest.raises(ZeroDivisionError), libpom.force("fused"):
+            1 / 0  # noqa: B018
+        assert torch.ops.pom.set_path(2) == 2
+    assert torch.ops.pom.set_path(0) == 0
+
+
+def test_operators_are_registered(extension):
+    """With the schemas the functions call."""
+    schemas = {
+        name: str(getattr(torch.ops.pom, name).default._schema)
+        for name in ("mixer", "mixer_layer", "mixer_scan")
+    }
+    tail = "int order, Tensor? mask=None, int block=0, int window=0, Tensor? cu_q=None, Tensor? cu_k=None)"
+    tail += " -> Tensor"
+    assert schemas["mixer"] == f"pom::mixer(Tensor ho, Tensor se, {tail}"
+    assert schemas["mixer_layer"].endswith(tail)
+    assert schemas["mixer_scan"].endswith("int order, Tensor sum, Tensor count) -> (Tensor, Tensor)")
+
+
+def test_other_devices_fall_back(extension):
+    """Tensors of a device the library has no kernels for go to the plain torch operations."""
+    from libpom import _library
+
+    assert _library.serves(torch.device("cpu"))
+    assert not _library.serves(torch.device("xla"))
