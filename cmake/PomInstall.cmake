@@ -1,1 +1,21 @@
+# `cmake --install`: libpom.so, the headers of the rooms, and what find_package(pom) needs to give pom::pom.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
 
+# Torch stays where it is: the library finds it by its full path, installed as in the build. CMake by itself leaves out
+# a folder inside the source tree, which .venv is.
+set_target_properties(pom PROPERTIES INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib INSTALL_RPATH_USE_LINK_PATH ON
+                                     BUILD_WITH_INSTALL_RPATH ON)
+install(TARGETS pom EXPORT pomTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+                                      INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/pom DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h" PATTERN "ops/cpu" EXCLUDE)
+
+set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/pom)
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" POM_TORCH_VERSION "${Torch_VERSION}")
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/pomConfig.cmake.in ${PROJECT_BINARY_DIR}/pomConfig.cmake
+                              INSTALL_DESTINATION ${config_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/pomConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT pomTargets NAMESPACE pom:: DESTINATION ${config_folder})
+install(FILES ${PROJECT_BINARY_DIR}/pomConfig.cmake ${PROJECT_BINARY_DIR}/pomConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/PomFindTorch.cmake DESTINATION ${config_folder})

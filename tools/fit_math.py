@@ -1,6 +1,7 @@
 """Fits the coefficients of pom/ops/cpu/math.h and prints them with the error they reach.
 
-erf(x / sqrt 2) = x P(x^2) / Q(x^2) on |x| <= 5.6 by Lawson-weighted linearised least squares. Needs numpy and mpmath.
+erf(x / sqrt 2) = x P(x^2) / Q(x^2) on |x| <= 5.6, and 2^r = 1 + r R(r) on |r| <= 1/2, by least squares with Lawson's
+weights (which tend to the best fit in the largest error). Needs numpy and mpmath.
 """
 
 import mpmath
@@ -31,7 +32,28 @@ def fit_erf(np_deg: int, nq_deg: int, limit: float = 5.6, points: int = 4000) ->
     return p * unscale[: np_deg + 1], q * unscale[: nq_deg + 1], worst
 
 
+def fit_exp2(degree: int, points: int = 4000) -> tuple[np.ndarray, float]:
+    r = np.cos(np.linspace(0, np.pi, points)) * 0.5
+    truth = 2.0**r
+    columns = np.stack([r**i / truth for i in range(1, degree + 1)], 1)
+    target = (truth - 1) / truth
+    weight = np.ones_like(r)
+    best = None
+    for _ in range(300):
+        c, *_ = np.linalg.lstsq(columns * np.sqrt(weight)[:, None], target * np.sqrt(weight), rcond=None)
+        error = np.abs(columns @ c - target)
+        if best is None or error.max() < best[1]:
+            best = (c, error.max())
+        weight *= error + 1e-15
+        weight /= weight.sum()
+    return best
+
+
 if __name__ == "__main__":
+    for degree in (5, 6):
+        c, worst = fit_exp2(degree)
+        print("2^r, degree", degree, "fit", worst)
+        print("  R", ", ".join(f"{v:.9e}f" for v in c))
     for degrees in [(4, 4), (5, 4), (5, 5), (6, 4), (6, 5)]:
         p, q, worst = fit_erf(*degrees)
         x32 = np.linspace(-8, 8, 400001).astype(np.float32)

@@ -14,9 +14,10 @@ namespace pom::io {
 // AtomicFile file("run/model.safetensors"); file.write(...); file.write(...); file.commit();
 //
 // Until commit() returns, readers of the path see what was there before. After it, the bytes survive a power
-// cut. Any failure, and destruction without commit(), removes the temporary and leaves the destination alone.
-// Errors are pom::Error naming the step, the path and the system's reason. The file gets the permissions of a
-// new file; a symbolic link at the path is replaced, not followed. Not for two threads at once.
+// cut. Any failure, and destruction without commit(), removes the temporary and leaves the destination alone;
+// only a failure to sync the folder comes after the new file is in place. Errors are pom::Error naming the
+// step, the path and the system's reason. The file gets the permissions of a new file; a symbolic link at the
+// path is replaced, not followed. Not for two threads at once.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

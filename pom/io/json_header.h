@@ -15,15 +15,13 @@ namespace pom::io::detail {
 // U+10FFFF are not), or text.size().
 std::size_t find_invalid_utf8(std::string_view text);
 
-// Appends text in quotes, escaped byte for byte as serde_json does, whose output the format's writers are
-// compared with: only '"', '\' and control characters are escaped, the latter in short form or as \u00xx in
-// lower case.
+// Appends text in quotes, escaped byte for byte as the reference's serde_json does: only '"', '\' and control
+// characters are, the latter in short form or as \u00xx in lower case.
 void append_json_string(std::string& out, std::string_view text);
 
 // Reads RFC 8259 JSON token by token. The text must be valid UTF-8 and, with the site, outlive the cursor.
 //
-// Where a value of another type stands, the error is of the caller's kind; what is no JSON at all is
-// JsonSyntax.
+// A value of another type is an error of the caller's kind; what is no JSON at all is JsonSyntax.
 class JsonCursor {
  public:
   JsonCursor(std::string_view text, const Site& site) : text_(text), site_(site) {}

@@ -1,4 +1,4 @@
-// The safetensors format: named tensors in one file, read into owned memory (never mapped) and written
+// The safetensors format: named tensors in one file, read into owned memory, never mapped; written
 // atomically.
 //
 //   8 bytes   N, the length of the header, little-endian

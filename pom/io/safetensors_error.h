@@ -72,8 +72,7 @@ std::string_view name(SafetensorsError::Kind kind);
 
 namespace detail {
 
-// A name as it may stand in a message: quoted, escaped, and cut with "..." where it is long or no longer
-// UTF-8.
+// A name as it may stand in a message: quoted, escaped, and cut with "..." where it is long or not UTF-8.
 std::string quote(std::string_view name);
 
 // Where an error is found: the beginning of its message.

@@ -29,8 +29,9 @@ class HeaderParser {
   Dtype read_dtype();
   std::vector<std::int64_t> read_shape();
   Offsets read_offsets();
-  void check_tensor(const TensorInfo& tensor) const;
   void index_names();
+  void check_sizes();
+  void check_size(const TensorInfo& tensor) const;
   void check_coverage();
 
   detail::Site site_;
@@ -51,6 +52,7 @@ Header HeaderParser::header() {
   }
   cursor_.finish();
   index_names();
+  check_sizes();
   check_coverage();
   header_.file_ = site_.file;
   header_.data_bytes_ = data_bytes_;
@@ -107,8 +109,7 @@ void HeaderParser::read_tensor(const std::string& name) {
                !dtype   ? "dtype"
                : !shape ? "shape"
                         : "data_offsets");
-  check_tensor(header_.tensors_.emplace_back(
-      TensorInfo{name, *dtype, std::move(*shape), offsets->first, offsets->second}));
+  header_.tensors_.push_back({name, *dtype, std::move(*shape), offsets->first, offsets->second});
   site_.in_tensor = false;
 }
 
@@ -146,21 +147,6 @@ HeaderParser::Offsets HeaderParser::read_offsets() {
   return {offsets[0], offsets[1]};
 }
 
-void HeaderParser::check_tensor(const TensorInfo& tensor) const {
-  const auto offsets = [&] {
-    return ::pom::detail::concat("data_offsets [", tensor.begin, ", ", tensor.end, "]");
-  };
-  if (tensor.begin > tensor.end)
-    site_.fail(Kind::OffsetsReversed, "expected data_offsets to begin before they end, got ", offsets());
-  if (tensor.end > data_bytes_)
-    site_.fail(Kind::OffsetsOutOfRange, "expected data_offsets within the ", data_bytes_,
-               " bytes of data in the file (is it truncated?), got ", offsets());
-  const std::uint64_t expected = byte_count(tensor.dtype, tensor.shape, site_);
-  if (tensor.bytes() != expected)
-    site_.fail(Kind::SizeMismatch, "expected ", expected, " bytes for ", name(tensor.dtype), " ",
-               shape_text(tensor.shape), ", got ", tensor.bytes(), " from ", offsets());
-}
-
 // Sorts by position in the data, then makes the index that find() searches.
 void HeaderParser::index_names() {
   auto& tensors = header_.tensors_;
@@ -178,8 +164,31 @@ void HeaderParser::index_names() {
                detail::quote(tensors[*twice].name), " twice");
 }
 
-// The format forbids bytes that belong to no tensor or to two: neither stowaways nor small files of huge
-// content.
+void HeaderParser::check_sizes() {
+  site_.in_tensor = true;
+  for (const TensorInfo& tensor : header_.tensors_) {
+    site_.tensor = tensor.name;
+    check_size(tensor);
+  }
+  site_.in_tensor = false;
+}
+
+void HeaderParser::check_size(const TensorInfo& tensor) const {
+  const auto offsets = [&] {
+    return ::pom::detail::concat("data_offsets [", tensor.begin, ", ", tensor.end, "]");
+  };
+  if (tensor.begin > tensor.end)
+    site_.fail(Kind::OffsetsReversed, "expected data_offsets to begin before they end, got ", offsets());
+  if (tensor.end > data_bytes_)
+    site_.fail(Kind::OffsetsOutOfRange, "expected data_offsets within the ", data_bytes_,
+               " bytes of data in the file (is it truncated?), got ", offsets());
+  const std::uint64_t expected = byte_count(tensor.dtype, tensor.shape, site_);
+  if (tensor.bytes() != expected)
+    site_.fail(Kind::SizeMismatch, "expected ", expected, " bytes for ", name(tensor.dtype), " ",
+               shape_text(tensor.shape), ", got ", tensor.bytes(), " from ", offsets());
+}
+
+// Each byte belongs to one tensor: no stowaways between them, and no small file with huge content.
 void HeaderParser::check_coverage() {
   std::uint64_t covered = 0;
   for (const TensorInfo& tensor : header_.tensors_) {

@@ -79,11 +79,12 @@ Gradients8 layer_backward_cpu(const at::Tensor& dout, const at::Tensor& xq, cons
 
 at::Tensor summary_cpu(const at::Tensor& xc, const at::Tensor& ho_weight, const OptTensor& ho_bias,
                        std::int64_t order, const OptTensor& mask) {
-  const LayerWeights w{ho_weight, tensor_of(ho_bias), ho_weight, {}, ho_weight.t(), {}};
+  const LayerWeights shapes{ho_weight, tensor_of(ho_bias), ho_weight, {}, ho_weight.t(), {}};
+  const LayerWeights w{ho_weight, tensor_of(ho_bias), {}, {}, {}, {}};
   const Mask m = mask_of(mask, 0, 0);
   check(!m.is_full(), "mixer_summary: mask: expected a keys mask (batch, tokens), got shape ",
         mask ? shape_text(*mask) : std::string());
-  const Problem problem = check_layer("mixer_summary", xc, xc, w, order, m, {});
+  const Problem problem = check_layer("mixer_summary", xc, xc, shapes, order, m, {});
   if (!use_fused("mixer_summary", problem)) return composed::mixer_summary(xc, w, order, tensor_of(mask));
   return cpu::layer_summary(problem, xc, w);
 }

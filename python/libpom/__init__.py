@@ -1,8 +1,12 @@
 """libpom: the Polynomial Mixer, a mixer of tokens in linear time, for PyTorch.
- pom = libpom.PoM(dim=384, order=2, order_expand=2) y = pom(x)                                        # every
-token sees every token y = pom(x, mask=libpom.causal)                    # or the past, or blocks:
-libpom.block_causal(K, window=None) y = pom(x, context)                               # cross y, state =
-pom.step(block, pom.init_state(batch)) # the same, a block of tokens at a time
+
+In place of attention, self or cross, whole sequences or a block at a time:
+
+    pom = libpom.PoM(dim=384, order=2, order_expand=2)
+    y = pom(x)                          # every token sees every token
+    y = pom(x, mask=libpom.causal)      # the past only; or in blocks, libpom.block_causal(K, window=None)
+    y = pom(x, context)                 # cross
+    y, state = pom.step(block, state)   # what the causal forms compute, a block of tokens at a time
 """
 
 from ._version import __version__

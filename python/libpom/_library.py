@@ -1,7 +1,7 @@
-"""Finds and loads libpom.so, whose static initialisers register torch.ops.pom.*; remembers why when it
-cannot.
- The library is the file named by $LIBPOM_LIBRARY, else lib/libpom.so beside this file, else none: the package
-then runs on the pure-torch operations of reference.py. $LIBPOM_DISABLE_EXTENSION=1 chooses those in any case.
+"""Finds and loads libpom.so, whose static initialisers register torch.ops.pom.*; remembers why it cannot.
+
+The library is the file named by $LIBPOM_LIBRARY, else lib/libpom.so beside this file, else none: the package
+then runs on the plain torch operations of reference.py. $LIBPOM_DISABLE_EXTENSION=1 chooses those anyway.
 """
 
 import json

@@ -50,6 +50,8 @@ def _call(name: str, lead: Tensor, *args: object) -> Tensor | tuple[Tensor, Tens
         return getattr(reference, name)(*args)
     try:
         return op(*args)
+    except NotImplementedError:  # tensors of several devices: the checks there say which
+        return getattr(reference, name)(*args)
     except RuntimeError as error:
         if str(error).startswith("mixer"):  # ours, for a caller's mistake; anything else goes on as it is
             raise Error(str(error).split("\n")[0]) from None

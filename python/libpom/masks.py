@@ -1,5 +1,6 @@
 """The masks that need no tensor: `causal` and `block_causal(K, window)`.
- They are plain values. Before an operator is called they become two integers (block, window; 0 = absent), so
+
+They are plain values. Before an operator is called they become two integers (block, window; 0 = absent), so
 that torch.compile and torch.export see tensors and integers only, and nothing of size n x n is ever made.
 """
 
@@ -42,11 +43,16 @@ def block_causal(block: int, window: int | None = None) -> CausalMask:
     """Tokens see their own block of `block` tokens and the blocks before it: all of them, or with `window` as
     many as make `window` blocks together with their own. `block_causal(1, window=W)` is a sliding window of W
     tokens."""
-    for name, value in (("block", block), ("window", window)):
-        optional = name == "window"
-        if (value is not None or not optional) and (type(value) is not int or value < 1):
-            fail(f"block_causal: {name}", "an integer of at least 1" + " or None" * optional, repr(value))
-    return CausalMask(block, window)
+    return _valid(CausalMask(block, window))
+
+
+def _valid(mask: CausalMask) -> CausalMask:
+    """Checked here and where masks are used, not where they are made: export makes them of its own values."""
+    if type(mask.block) is not int or mask.block < 1:
+        fail("block_causal: block", "an integer of at least 1", repr(mask.block))
+    if mask.window is not None and (type(mask.window) is not int or mask.window < 1):
+        fail("block_causal: window", "an integer of at least 1 or None", repr(mask.window))
+    return mask
 
 
 Mask = torch.Tensor | CausalMask | None
@@ -57,7 +63,7 @@ def resolve(op: str, mask: Mask) -> tuple[torch.Tensor | None, int, int]:
     if mask is None:
         return None, 0, 0
     if isinstance(mask, CausalMask):
-        return None, mask.block, mask.window or 0
+        return None, _valid(mask).block, mask.window or 0
     if isinstance(mask, torch.Tensor):
         return mask, 0, 0
     raise Error(

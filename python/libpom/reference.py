@@ -1,6 +1,6 @@
-"""The operators composed of plain torch operations: the readable definition, and what runs without the
-library.
- Any device, autograd of any order, forward mode, torch.func and torch.compile. Half types are summed in fp32,
+"""The operators composed of plain torch operations: the readable definition, and what runs without libpom.so.
+
+Any device, autograd of any order, forward mode, torch.func and torch.compile. Half types are summed in fp32,
 and the causal forms never make anything of size n x n.
 B batch, m queries, n context tokens, d width, k order, D features of one degree, S packed sequences.
 """

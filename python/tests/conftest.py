@@ -1,5 +1,6 @@
 """Every test that takes `backend` runs on libpom.so ("extension") and on plain torch ("fallback").
- The library is $LIBPOM_LIBRARY, else build/release/libpom.so of this tree, else the installed package's.
+
+The library is $LIBPOM_LIBRARY, else build/release/libpom.so of this tree, else the installed package's.
 Where there is none its tests are skipped, or fail with $LIBPOM_REQUIRE_EXTENSION=1.
 """
 
@@ -7,9 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault(
-    "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-)  # half-type products without AMX, as in the C++ tests
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not spin on shared machines
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # the Makefile says why
 _BUILT = Path(__file__).resolve().parents[2] / "build" / "release" / "libpom.so"
 if _BUILT.is_file():
     os.environ.setdefault("LIBPOM_LIBRARY", str(_BUILT))

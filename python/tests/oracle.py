@@ -1,6 +1,6 @@
-"""The paper's listings in plain torch, any dtype: in fp64 the truth, in a test's own dtype the error to stay
-within.
- Nothing here comes from libpom. Every mask is made from its definition and materialised. Also the draws of
+"""The paper's listings in plain torch: in fp64 the truth, in a test's own dtype the error to stay within.
+
+Nothing here comes from libpom. Every mask is made from its definition and materialised. Also the draws of
 inputs that the tests share. B batch, m queries, n context tokens, d width, k order, e expansion.
 """
 

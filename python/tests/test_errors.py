@@ -113,6 +113,14 @@ def test_mistakes_of_the_mixer(backend, name):
         call()
 
 
+def test_devices_are_not_mixed():
+    with (
+        libpom.force("python"),
+        pytest.raises(libpom.Error, match=r"^mixer_layer: xc: expected device cpu as xq, got meta"),
+    ):
+        layer(xc=torch.empty(2, 5, 8, device="meta"))
+
+
 def test_mistakes_of_steps(backend):
     pom = libpom.PoM(8, 2, 1)
     for op, argument, call in (
@@ -143,6 +151,10 @@ def test_mistakes_of_the_dispatcher(extension):
 
 @pytest.mark.parametrize("arguments", [(0,), (2.0,), (True,), (3, 0), (3, -1), (3, 1.5), ("3",)])
 def test_mistakes_of_masks(arguments):
+    with pytest.raises(
+        libpom.Error, match=r"^block_causal: (block|window): expected an integer of at least 1"
+    ):
+        layer(mask=libpom.CausalMask(*arguments))
     with pytest.raises(
         libpom.Error, match=r"^block_causal: (block|window): expected an integer of at least 1"
     ):

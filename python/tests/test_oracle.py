@@ -180,7 +180,7 @@ def test_forced_paths(extension, kind, mask, dtype, path):
     """Either path of the library, forced, so that a silent detour cannot pass."""
     with libpom.force(path):
         if path == "fused" and mask == "full":
-            with pytest.raises(libpom.Error, match="mixer_layer: path: .*full mask"):
+            with pytest.raises(libpom.Error, match=r"mixer_layer: path: .*full mask"):
                 check_layer(kind, mask, 2, dtype, 7, 8, 1)
             return
         for n, (d, e), k in zip(LENGTHS, WIDTHS, (2, 3, 1, 4, 6), strict=True):
@@ -192,6 +192,14 @@ def test_wide_and_long(backend):
     check_layer("self", "none", 2, torch.float32, 1100, 96, 2, b=1)
     check_layer("self", "causal", 2, torch.float32, 1100, 96, 2, b=1)
     check_layer("cross", "none", 3, torch.bfloat16, 700, 64, 2, b=2)
+
+
+@pytest.mark.parametrize("mask", ["none", "keys", "causal", "block3", "block64_window2"])
+@pytest.mark.parametrize("kind", ["self", "cross"])
+def test_long_sums(backend, kind, mask):
+    """Sums over many tokens, of the mixer and of the gradients of weights and biases, lose no digits."""
+    if kind == "self" or mask in ("none", "keys"):
+        check_layer(kind, mask, 2, torch.float32, 4001, 8, 1, b=1)
 
 
 @pytest.mark.parametrize("mask", ["none", "keys", "causal", "block64_window2"])

@@ -49,8 +49,7 @@ void parse(Bytes bytes) try {
   require(name(error.kind()) != "unknown" && error.what()[0] != '\0', "errors say what is wrong");
 }
 
-// The input with a length that ends the header at its last brace: changes to the text alone then get past the
-// frame.
+// The input with a length that ends the header at its last brace: so changes of the text get past the frame.
 std::vector<std::byte> reframed(Bytes bytes) {
   std::vector<std::byte> result(bytes.begin(), bytes.end());
   const auto brace = std::find(result.rbegin(), result.rend() - 8, std::byte{'}'});

@@ -13,6 +13,12 @@
 #include <sys/stat.h>
 #include <thread>
 
+#if defined(__has_feature)
+#define POM_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define POM_HAS_FEATURE(feature) 0
+#endif
+
 namespace pom::io::safetensors {
 
 // So that a failed comparison prints something.
@@ -318,11 +324,11 @@ TEST_F(SafetensorsTest, ReadsFromManyThreads) {
 }
 
 TEST_F(SafetensorsTest, TensorsAreAlignedHoweverTheyLie) {
-  // Offsets 0, 1, 9, 12: as writers before the order by dtype left them; the header's order is not the
-  // data's.
-  const std::string header =
-      R"({"d":{"dtype":"F64","shape":[1],"data_offsets":[12,20]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-      R"("c":{"dtype":"I8","shape":[3],"data_offsets":[9,12]},"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})";
+  // As writers laid files out before they sorted by dtype; the header's order is not the data's.
+  const std::string header = R"({"d":{"dtype":"F64","shape":[1],"data_offsets":[12,20]},)"
+                             R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                             R"("c":{"dtype":"I8","shape":[3],"data_offsets":[9,12]},)"
+                             R"("b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})";
   const File file = File::parse(bytes_of(framed(header, "0123456789abcdefghij")));
   std::string names, data;
   for (const TensorView& tensor : file.tensors()) {
@@ -335,9 +341,10 @@ TEST_F(SafetensorsTest, TensorsAreAlignedHoweverTheyLie) {
 }
 
 TEST_F(SafetensorsTest, EmptyTensorsShareAPlace) {
-  const std::string header =
-      R"({"y":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-      R"("x":{"dtype":"F32","shape":[0,2],"data_offsets":[0,0]},"e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})";
+  const std::string header = R"({"y":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
+                             R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                             R"("x":{"dtype":"F32","shape":[0,2],"data_offsets":[0,0]},)"
+                             R"("e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})";
   const File file = File::parse(bytes_of(framed(header, "!")));
   std::string names;
   for (const TensorView& tensor : file.tensors()) names += tensor.name;
@@ -508,6 +515,29 @@ TEST_F(SafetensorsTest, FileTruncatedWhileOpenIsAnError) {
   const Reader reader(folder / "a");
   fs::resize_file(folder / "a", 50'000);
   EXPECT_THROW(reader.read("x"), Error);
+}
+
+TEST_F(SafetensorsTest, TensorsLargerThanMemoryAreAnError) {
+#if defined(__SANITIZE_ADDRESS__) || POM_HAS_FEATURE(address_sanitizer)
+  GTEST_SKIP() << "AddressSanitizer ends the program where memory does";
+#endif
+  constexpr std::uint64_t size = std::uint64_t{64} << 30;
+  const std::string header = R"({"t":{"dtype":"U8","shape":[68719476736],"data_offsets":[0,68719476736]}})";
+  const fs::path path = put("sparse", framed(header));
+  fs::resize_file(path, 8 + header.size() + size);
+  rlimit before = {};
+  ::getrlimit(RLIMIT_AS, &before);
+  const rlimit limit = {rlim_t{32} << 30, before.rlim_max};
+  ::setrlimit(RLIMIT_AS, &limit);
+  std::string message;
+  try {
+    File::open(path);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  ::setrlimit(RLIMIT_AS, &before);
+  expect_parts(message, {path.string(), "expected memory for 68719476736 bytes"});
+  EXPECT_EQ(read_header(path).data_bytes(), size);
 }
 
 TEST(SafetensorsWrite, RefusesBadInput) {

@@ -77,6 +77,7 @@ struct LayerArgs {
   const Tile* tiles = nullptr;   // of queries
   const Piece* pieces = nullptr;
   const Tile* ctiles = nullptr;  // of context tokens
+  std::int64_t tile_count = 0, ctile_count = 0;
   const Piece* cpieces = nullptr;
   const std::uint8_t* keys = nullptr;  // 1 visible: B rows of `keys_stride`
   std::int64_t keys_stride = 0;
@@ -99,6 +100,7 @@ struct LayerArgs {
   Rows dout, dxq, dxc;
   void *dw_ho = nullptr, *dw_se = nullptr, *dw_ag_t = nullptr;  // arithmetic type, k*D rows of dw_ld
   std::int64_t dw_ld = 0;
+  void *gw_ho = nullptr, *gw_se = nullptr, *gw_ag = nullptr;    // the finished gradients, dtype and shape of the weights
   void *db_ho = nullptr, *db_se = nullptr, *db_ag = nullptr;    // arithmetic type
   void* Hrows = nullptr;         // scan masks: H of every token, laid out like ho
   const void* dp = nullptr;      // dense masks: gradient of the sum, one row of k*D per segment

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <optional>
 
 #include "pom/ops/cpu/plan.h"
 #include "pom/ops/cpu/run.h"
@@ -81,13 +82,13 @@ class Pass {
     if (problem_.block) walk(nullptr, dp, true);
     a_.dp = dp.const_data_ptr();
     begin_order();
-    run_tasks(static_cast<std::int64_t>(context_.tiles.size()), kernels_.layer_scratch(a_),
+    run_tasks(context_tiles(), kernels_.layer_scratch(a_),
               [&](void* scratch, std::int64_t tile) { kernels_.backward_context(a_, scratch, tile); });
   }
 
   void backward_scan() {
-    const at::Tensor H = at::empty({query_.tokens, kD()}, sums_like(like_));
-    a_.Hrows = H.data_ptr();
+    const Workspace H(static_cast<std::size_t>(query_.tokens * kD()) * sums_like(like_).dtype().itemsize());
+    a_.Hrows = H.data();
     begin_walk();
     run_tasks(query_tiles(), kernels_.layer_scratch(a_),
               [&](void* scratch, std::int64_t tile) { kernels_.rescan(a_, scratch, tile); });
@@ -98,6 +99,7 @@ class Pass {
   }
 
   std::int64_t query_tiles() const { return static_cast<std::int64_t>(query_.tiles.size()); }
+  std::int64_t context_tiles() const { return static_cast<std::int64_t>(context_.tiles.size()); }
   int panel() const { return 2 * kernels_.features_per_vector; }
 
  private:
@@ -130,6 +132,7 @@ class Pass {
     }
     a_.tiles = query_.tiles.data(), a_.pieces = query_.pieces.data();
     a_.ctiles = context_.tiles.data(), a_.cpieces = context_.pieces.data();
+    a_.tile_count = query_tiles(), a_.ctile_count = context_tiles();
   }
 
   // 1 / count for each segment, count being what its queries see.
@@ -152,9 +155,10 @@ class Pass {
   }
 
   void sum_context() {
-    const std::int64_t tiles = static_cast<std::int64_t>(context_.tiles.size());
+    const std::int64_t tiles = context_tiles();
     // Few tiles: share the features out as well. A sum over tokens is the same whoever computes it.
-    const std::int64_t slices = tiles >= 4 * at::get_num_threads() ? 1 : std::min<std::int64_t>(a_.groups, 4);
+    const std::int64_t threads = at::get_num_threads();
+    const std::int64_t slices = std::min(a_.groups, (2 * threads + tiles - 1) / std::max<std::int64_t>(tiles, 1));
     run_tasks(tiles * slices, kernels_.layer_scratch(a_), [&](void* scratch, std::int64_t task) {
       const std::int64_t slice = task % slices;
       kernels_.context(a_, scratch, task / slices, a_.groups * slice / slices, a_.groups * (slice + 1) / slices);
@@ -213,11 +217,45 @@ std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   return shape;
 }
 
-// A gradient of weights in the arithmetic type becomes one of the weights' own.
-at::Tensor weight_gradient(const at::Tensor& dw, std::int64_t d, bool transposed, const at::Tensor& like) {
-  const at::Tensor part = dw.narrow(1, 0, d);
-  return (transposed ? part.t() : part).to(like.scalar_type()).contiguous();
-}
+// Where the gradients of the three matrices are summed up: arithmetic type, rows of a whole number of panels. The
+// kernels write the weights' own dtype and layout at the end; where that is the same thing, they sum in place.
+class WeightSums {
+ public:
+  WeightSums(Pass& pass, Gradients& g, const LayerWeights& w, const at::Tensor& like) {
+    LayerArgs& a = pass.args();
+    const bool idle = pass.query_tiles() == 0;  // nothing will write them
+    const auto make = [&](at::IntArrayRef shape, const at::TensorOptions& options) {
+      return idle ? at::zeros(shape, options) : at::empty(shape, options);
+    };
+    for (auto [gradient, weight] : {std::pair{&g.weights.ho_weight, &w.ho_weight},
+                                    {&g.weights.se_weight, &w.se_weight},
+                                    {&g.weights.ag_weight, &w.ag_weight}})
+      *gradient = make(weight->sizes(), like.options());
+    a.gw_ho = g.weights.ho_weight.data_ptr();
+    a.gw_se = g.weights.se_weight.data_ptr();
+    a.gw_ag = g.weights.ag_weight.data_ptr();
+    a.dw_ld = (a.d + pass.panel() - 1) / pass.panel() * pass.panel();
+    const at::TensorOptions sums = sums_like(like);
+    const bool in_place = a.dw_ld == a.d && sums.dtype() == like.dtype();
+    const std::size_t bytes = static_cast<std::size_t>(pass.kD() * a.dw_ld) * sums.dtype().itemsize();
+    memory_.emplace(bytes * (in_place ? 1 : 3));
+    char* base = static_cast<char*>(memory_->data());
+    a.dw_ag_t = base;
+    a.dw_ho = in_place ? a.gw_ho : base + bytes;
+    a.dw_se = in_place ? a.gw_se : base + 2 * bytes;
+    bias_ = make({3, std::max(pass.kD(), a.d)}, sums);
+    a.db_ho = bias_[0].data_ptr(), a.db_se = bias_[1].data_ptr(), a.db_ag = bias_[2].data_ptr();
+  }
+  void finish(Gradients& g, const Problem& p, const at::Tensor& like) const {
+    g.weights.ho_bias = bias_[0].narrow(0, 0, p.kD()).to(like.scalar_type(), false, /*copy=*/true);
+    g.weights.se_bias = bias_[1].narrow(0, 0, p.kD()).to(like.scalar_type(), false, /*copy=*/true);
+    g.weights.ag_bias = bias_[2].narrow(0, 0, p.d).to(like.scalar_type(), false, /*copy=*/true);
+  }
+
+ private:
+  std::optional<Workspace> memory_;
+  at::Tensor bias_;
+};
 
 }  // namespace
 
@@ -259,28 +297,13 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
     a.dxq = pass.rows(g.xq, problem.query_start);
     a.dxc = pass.rows(g.xc, problem.key_start);
   }
-  const at::TensorOptions sums = sums_like(xq);
-  at::Tensor dw_ho, dw_se, dw_ag, db_ho, db_se, db_ag;
-  if (need_w) {
-    a.dw_ld = (problem.d + pass.panel() - 1) / pass.panel() * pass.panel();
-    const bool idle = pass.query_tiles() == 0;  // nothing will write them
-    const auto make = [&](at::IntArrayRef shape) { return idle ? at::zeros(shape, sums) : at::empty(shape, sums); };
-    dw_ho = make({pass.kD(), a.dw_ld}), dw_se = make({pass.kD(), a.dw_ld}), dw_ag = make({pass.kD(), a.dw_ld});
-    db_ho = make({pass.kD()}), db_se = make({pass.kD()}), db_ag = make({problem.d});
-    a.dw_ho = dw_ho.data_ptr(), a.dw_se = dw_se.data_ptr(), a.dw_ag_t = dw_ag.data_ptr();
-    a.db_ho = db_ho.data_ptr(), a.db_se = db_se.data_ptr(), a.db_ag = db_ag.data_ptr();
-  }
+  std::optional<WeightSums> sums;
+  if (need_w) sums.emplace(pass, g, w, xq);
   if (pass.scans())
     pass.backward_scan();
   else
     pass.backward_segments(saved.H);
-  if (!need_w) return g;
-  g.weights.ho_weight = weight_gradient(dw_ho, problem.d, false, xq);
-  g.weights.se_weight = weight_gradient(dw_se, problem.d, false, xq);
-  g.weights.ag_weight = weight_gradient(dw_ag, problem.d, true, xq);
-  g.weights.ho_bias = db_ho.to(xq.scalar_type());
-  g.weights.se_bias = db_se.to(xq.scalar_type());
-  g.weights.ag_bias = db_ag.to(xq.scalar_type());
+  if (sums) sums->finish(g, problem, xq);
   return g;
 }
 

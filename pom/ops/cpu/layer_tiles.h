@@ -132,7 +132,7 @@ class LayerTile {
       if (a_.need_x) unproject(a_.w_se, out_);
       if (a_.need_w) {
         wait_for(g, tile);
-        query_weights(g, tile == 0);
+        query_weights(tile, a_.tile_count);
         pass_on(g);
       }
     }
@@ -149,7 +149,7 @@ class LayerTile {
       if (a_.need_x) unproject(a_.w_ho, out_);
       if (a_.need_w) {
         wait_for(g, tile);
-        context_weights(columns_a_, tile == 0);
+        context_weights(columns_a_, tile, a_.ctile_count);
         pass_on(g);
       }
     }
@@ -173,9 +173,9 @@ class LayerTile {
       wait_for(g, order);
       scale_lanes(z_, inverse_);
       walk(z_, true, nullptr);
-      if (a_.need_w) query_weights(g, order == 0);
+      if (a_.need_w) query_weights(order, tiles);
       backward_powers(z_);
-      if (a_.need_w) context_weights(columns_c_, order == 0);
+      if (a_.need_w) context_weights(columns_c_, order, tiles);
       pass_on(g);
       if (a_.need_x) unproject(a_.w_ho, out2_);
     }
@@ -323,12 +323,25 @@ class LayerTile {
       for (int s = 0; s * kSub < pieces_[p].count; ++s) {
         const int begin = pieces_[p].offset + s * kSub, left = pieces_[p].count - s * kSub;
         const int count = left < kSub ? left : kSub;
-        Acc* target = sums + (pieces_[p].sub + s) * kD_;
-        for (std::int64_t r = 0; r < a_.order * F_; ++r) {
-          V<Acc> total = {};
-          for (int t = 0; t < count; t += L) total += load_some(z + r * T_ + begin + t, count - t);
-          target[feature(r)] = horizontal_sum<Acc>(total);
+        add_rows(sums + (pieces_[p].sub + s) * kD_, true,
+                 [&](std::int64_t r, int t) { return load_some(z + r * T_ + begin + t, count - t); }, count);
+      }
+  }
+  // target[feature] (+)= sum over t < count of value(row, t), for every row of the group; a vector of rows at a time.
+  template <class Value>
+  POM_INLINE void add_rows(Acc* target, bool first, Value value, int count) {
+    for (std::int64_t c = 0; c < a_.order; ++c)
+      for (std::int64_t f = 0; f < F_; f += L) {
+        V<Acc> total[L];
+        for (int i = 0; i < L; ++i) {
+          total[i] = V<Acc>{};
+          for (int t = 0; f + i < F_ && t < count; t += L) total[i] += value(c * F_ + f + i, t);
         }
+        transpose(total);
+        for (int half = L / 2; half > 0; half /= 2)
+          for (int i = 0; i < half; ++i) total[i] += total[i + half];
+        Acc* place = target + c * a_.D + f0_ + f;
+        store_some(place, first ? total[0] : load_some(place, F_ - f) + total[0], F_ - f);
       }
   }
 
@@ -502,30 +515,52 @@ class LayerTile {
     }
   }
 
-  void query_weights(std::int64_t g, bool first) {
-    accumulate(a_.dw_se, rows_a_, columns_a_, first);
-    accumulate(a_.dw_ag_t, rows_b_, columns_b_, first);
-    row_sums(a_.db_se, first);
-    if (g == 0) output_bias(first);
+  void query_weights(std::int64_t turn, std::int64_t turns) {
+    accumulate(a_.dw_se, rows_a_, columns_a_, turn == 0);
+    accumulate(a_.dw_ag_t, rows_b_, columns_b_, turn == 0);
+    row_sums(a_.db_se, turn == 0);
+    if (g_ == 0) output_bias(turn == 0);
+    if (turn + 1 < turns) return;
+    finish(a_.dw_se, a_.gw_se);
+    finish_transposed(a_.dw_ag_t, a_.gw_ag);
   }
-  void context_weights(const Word* columns, bool first) {
-    accumulate(a_.dw_ho, rows_a_, columns, first);
-    row_sums(a_.db_ho, first);
+  void context_weights(const Word* columns, std::int64_t turn, std::int64_t turns) {
+    accumulate(a_.dw_ho, rows_a_, columns, turn == 0);
+    row_sums(a_.db_ho, turn == 0);
+    if (turn + 1 == turns) finish(a_.dw_ho, a_.gw_ho);
+  }
+  // The group's rows of a weight's gradient, all tiles being in: from sums to the weight's own dtype.
+  void finish(const void* dw, void* gw) {
+    if (dw == gw) return;
+    for (std::int64_t r = 0; r < a_.order * F_; ++r) {
+      const Acc* from = static_cast<const Acc*>(dw) + feature(r) * a_.dw_ld;
+      Store* to = static_cast<Store*>(gw) + feature(r) * a_.d;
+      for (std::int64_t j = 0; j < a_.d; j += L) store_some(to + j, load(from + j), a_.d - j);
+    }
+  }
+  void finish_transposed(const void* dw, void* gw) {
+    for (std::int64_t j = 0; j < a_.d; j += L)
+      for (std::int64_t c = 0; c < a_.order; ++c)
+        for (std::int64_t f = 0; f < F_; f += L) {
+          const std::int64_t at = c * a_.D + f0_ + f;
+          V<Acc> block[L];
+#pragma GCC unroll 16
+          for (int i = 0; i < L; ++i)
+            block[i] = f + i < F_ ? load(static_cast<const Acc*>(dw) + (at + i) * a_.dw_ld + j) : V<Acc>{};
+          transpose(block);
+          for (int i = 0; i < L && j + i < a_.d; ++i)
+            store_some(static_cast<Store*>(gw) + (j + i) * kD_ + at, block[i], F_ - f);
+        }
   }
   // db[feature] += sum over the tile's tokens of rows_a.
   void row_sums(void* db, bool first) {
-    Acc* target = static_cast<Acc*>(db);
-    for (std::int64_t r = 0; r < a_.order * F_; ++r) {
-      V<Acc> total = {};
-      for (int t = 0; t < tile_->count; t += L) {
-        if constexpr (P::kPair == 2)
-          total += load_some(reinterpret_cast<const Store*>(rows_a_) + r * T_ + t, tile_->count - t);
-        else
-          total += load_some(rows_a_ + r * T_ + t, tile_->count - t);
-      }
-      const Acc sum = horizontal_sum<Acc>(total);
-      target[feature(r)] = first ? sum : target[feature(r)] + sum;
-    }
+    add_rows(static_cast<Acc*>(db), first, [&](std::int64_t r, int t) { return row_value(r, t); }, tile_->count);
+  }
+  V<Acc> row_value(std::int64_t r, int t) const {
+    if constexpr (P::kPair == 2)
+      return load_some(reinterpret_cast<const Store*>(rows_a_) + r * T_ + t, tile_->count - t);
+    else
+      return load_some(rows_a_ + r * T_ + t, tile_->count - t);
   }
   void output_bias(bool first) {
     Acc* target = static_cast<Acc*>(a_.db_ag);

@@ -80,7 +80,10 @@ __attribute__((noinline)) void micro(const Extent& e, const typename P::Word* A,
 #pragma GCC unroll 12
   for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 2
-    for (int v = 0; v < NV; ++v) acc[i][v] = V<Acc>{};
+    for (int v = 0; v < NV; ++v) {
+      acc[i][v] = V<Acc>{};
+      if (add) __builtin_prefetch(C + i * ldc + v * L, 1, 3);
+    }
   for (std::int64_t s = 0; s < e.segments; ++s) {
     const typename P::Word* a = A + s * e.a_step;
     const typename P::Word* b = B + s * e.b_step;
@@ -105,12 +108,23 @@ __attribute__((noinline)) void micro(const Extent& e, const typename P::Word* A,
     }
 }
 
-// All panels of B against MR rows of A.
+// Brings part `part` of `parts` of the next kRows rows of A near, while the present ones are multiplied.
+template <class Word>
+POM_INLINE void prefetch_rows(const Extent& e, const Word* next, std::int64_t lda, int part, int parts) {
+  constexpr std::int64_t line = 64 / sizeof(Word);
+  for (int r = kRows * part / parts; r < kRows * (part + 1) / parts; ++r)
+    for (std::int64_t s = 0; s < e.segments; ++s)
+      for (std::int64_t k = 0; k < e.k; k += line) __builtin_prefetch(next + r * lda + s * e.a_step + k, 0, 2);
+}
+
+// All panels of B against MR rows of A. `next` (may be null) is what will be multiplied after them.
 template <class P, int MR, bool Strip>
 POM_INLINE void row_of_tiles(const Extent& e, const typename P::Word* A, std::int64_t lda,
                              const typename P::Word* B, std::int64_t panel_step, int lanes, typename P::Acc* C,
-                             std::int64_t ldc, bool add) {
+                             std::int64_t ldc, bool add, const typename P::Word* next = nullptr) {
+  const int parts = (lanes + kPanel<P> - 1) / kPanel<P>;
   for (int t = 0; t < lanes; t += kPanel<P>, B += panel_step) {
+    if (next) prefetch_rows(e, next, lda, t / kPanel<P>, parts);
     if (lanes - t > kPanel<P> / 2)
       micro<P, MR, 2, Strip>(e, A, lda, B, C + t, ldc, add);
     else
@@ -124,8 +138,10 @@ void multiply_rows(const Extent& e, const typename P::Word* A, std::int64_t lda,
                    const typename P::Word* B, std::int64_t panel_step, int lanes, typename P::Acc* C,
                    std::int64_t ldc, bool add) {
   std::int64_t i = 0;
-  for (; i + kRows <= rows; i += kRows)
-    row_of_tiles<P, kRows, false>(e, A + i * lda, lda, B, panel_step, lanes, C + i * ldc, ldc, add);
+  for (; i + kRows <= rows; i += kRows) {
+    const typename P::Word* next = i + 2 * kRows <= rows ? A + (i + kRows) * lda : nullptr;
+    row_of_tiles<P, kRows, false>(e, A + i * lda, lda, B, panel_step, lanes, C + i * ldc, ldc, add, next);
+  }
   for (; i + 4 <= rows; i += 4)
     row_of_tiles<P, 4, false>(e, A + i * lda, lda, B, panel_step, lanes, C + i * ldc, ldc, add);
   for (; i < rows; ++i)

@@ -3,12 +3,12 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "pom/ops/cpu/kernels.h"
+#include "pom/ops/cpu/workspace.h"
 
 namespace pom::ops::cpu {
 
@@ -50,9 +50,8 @@ void run_tasks(std::int64_t tasks, std::size_t scratch_bytes, const Body& body) 
   const std::int64_t threads =
       at::in_parallel_region() ? 1 : std::min<std::int64_t>(at::get_num_threads(), tasks);
   const std::int64_t each = static_cast<std::int64_t>((scratch_bytes + 127) / 64 * 64);
-  const at::Tensor memory = at::empty({threads * each + 64}, at::TensorOptions(at::kByte));
-  char* base = static_cast<char*>(memory.data_ptr());
-  base += (64 - reinterpret_cast<std::uintptr_t>(base) % 64) % 64;
+  const Workspace memory(static_cast<std::size_t>(threads * each));
+  char* base = static_cast<char*>(memory.data());
   std::atomic<std::int64_t> next{0};
   at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t id = begin; id < end; ++id)

@@ -54,20 +54,14 @@ POM_INLINE V<std::uint32_t> splat(std::uint32_t value) {
 }
 
 // Written so that a NaN comes through.
-template <class A>
-POM_INLINE V<A> clamp(V<A> x, A low, A high) {
+POM_INLINE V<float> clamp(V<float> x, float low, float high) {
+#if defined(__AVX512F__)  // these two give their second operand when one is a NaN
+  const __m512 above = _mm512_max_ps(bits<__m512>(splat(low)), bits<__m512>(x));
+  return bits<V<float>>(_mm512_min_ps(bits<__m512>(splat(high)), above));
+#else
   x = x < splat(low) ? splat(low) : x;
   return x > splat(high) ? splat(high) : x;
-}
-
-// The lanes added in a fixed order: halves onto halves.
-template <class A>
-POM_INLINE A horizontal_sum(V<A> v) {
-  A lane[kLanes<A>];
-  std::memcpy(lane, &v, sizeof(v));
-  for (int half = kLanes<A> / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-  return lane[0];
+#endif
 }
 
 // ---- storage to arithmetic and back ----
@@ -183,14 +177,6 @@ POM_INLINE void store_some(S* p, V<Arithmetic<S>> v, std::int64_t n) {
   S part[kLanes<Arithmetic<S>>];
   store(part, v);
   if (n > 0) std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(n) * sizeof(S));
-}
-
-// The value a storage type keeps of x.
-template <class S>
-POM_INLINE V<Arithmetic<S>> rounded(V<Arithmetic<S>> x) {
-  S part[kLanes<Arithmetic<S>>];
-  store(part, x);
-  return load(part);
 }
 
 // ---- transposes ----

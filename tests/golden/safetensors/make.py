@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the files beside this script with the reference implementation: the bytes our writer has to make again.
+"""Makes the files beside this script with the reference implementation: our writer has to make them again.
 
-The committed ones are from safetensors 0.8.0 with torch 2.13.0; needs both. Metadata of several keys comes in the
-random order of a Rust HashMap, so that file changes with each run and the others do not.
+The committed ones are from safetensors 0.8.0 with torch 2.13.0; needs both. Metadata of several keys comes in
+the random order of a Rust HashMap, so that file changes with each run and the others do not.
 """
 
 from pathlib import Path
@@ -15,7 +15,13 @@ HERE = Path(__file__).parent
 DTYPES = [
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64),
     *(torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
-    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *(
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+    ),
     torch.float4_e2m1fn_x2,
 ]
 
@@ -27,12 +33,22 @@ def filled(dtype, *shape):
     return (step % 2 if dtype == torch.bool else step % 251).to(torch.uint8).view(dtype).reshape(shape)
 
 
+NAMES = ["", "a b", "ß", "日本", "🙂", 'quo"te', "back\\slash", "\b\t\n\v\f\r\x00\x1f\x7f", "/"]
+
+
+def short(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
 FILES = {
     "nothing": ({}, None),
     "metadata_empty": ({"t": filled(torch.float32, 1)}, {}),
     "metadata_one": ({"t": filled(torch.float32, 2, 3)}, {"format": "pt"}),
-    "metadata_many": ({"t": filled(torch.uint8, 3)}, {"format": "pt", "": "", "ключ": 'a "b"\\\n\x01\x7f/', "z": "é"}),
-    "dtypes": ({str(d).removeprefix("torch."): filled(d, 3, 2) for d in DTYPES}, None),
+    "metadata_many": (
+        {"t": filled(torch.uint8, 3)},
+        {"format": "pt", "": "", "ключ": 'a "b"\\\n\x01\x7f/', "z": "é"},
+    ),
+    "dtypes": ({short(d): filled(d, 3, 2) for d in DTYPES}, None),
     "shapes": (
         {
             "scalar": filled(torch.float32),
@@ -44,12 +60,9 @@ FILES = {
         },
         None,
     ),
-    "names": (
-        {n: filled(torch.uint8, 2) for n in ["", "a b", "ß", "日本", "🙂", 'quo"te', "back\\slash", "\b\t\n\v\f\r\x00\x1f\x7f", "/"]},
-        None,
-    ),
+    "names": ({name: filled(torch.uint8, 2) for name in NAMES}, None),
     "order": (
-        {f"{n}.{str(d).removeprefix('torch.')}": filled(d, 1) for n in ["b", "B", "a", "é", "a.b"] for d in DTYPES[:16]},
+        {f"{n}.{short(d)}": filled(d, 1) for n in ["b", "B", "a", "é", "a.b"] for d in DTYPES[:16]},
         None,
     ),
 }

@@ -1,0 +1,52 @@
+# The commands of the repository. `make` lists them; cmake and pytest can be used directly as well (CONTRIBUTING.md).
+SHELL := /bin/bash
+BUILD := build/release
+PYTHON := .venv/bin/python
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+# Inside some virtual machines a processor announces AMX and then dies of it (SIGILL): oneDNN is kept off it.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+# What setup could not have from the system (a newer cmake) is in .venv/bin.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# The Python package straight from the tree, with the library just built.
+RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
+CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+
+.PHONY: help setup build demo test bench format format-check asan install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing: system packages, and .venv with the pinned torch
+	@./setup
+
+build: setup ## libpom.so and the tests, into build/release
+	@cmake --preset release --log-level=NOTICE
+	@cmake --build $(BUILD) --parallel $(JOBS)
+
+demo: build ## the operator against attention on growing sequences
+	@$(RUN) bench/demo.py
+
+test: setup ## everything CI runs; ends with the totals
+	@$(PYTHON) tests/run.py
+
+bench: build ## the operator against its own matrix products, PyTorch eager and torch.compile
+	@$(RUN) bench/operator.py
+
+format: setup ## format the C++, CUDA and Python sources
+	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i
+	@ruff check --quiet --fix .
+	@ruff format --quiet .
+
+format-check: setup ## whether they are formatted
+	@$(PYTHON) tests/run.py format ruff
+
+asan: setup ## the C++ tests under the address and undefined-behaviour sanitizers
+	@$(PYTHON) tests/run.py --preset asan build c++
+
+install: build ## the library, its headers and find_package(pom), into PREFIX=/usr/local
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## remove what was built; .venv stays
+	rm -rf build out

@@ -1,0 +1,193 @@
+"""Runs the parts of the test suite one after the other, all of them even where one fails, and ends with the
+totals.
+
+    .venv/bin/python tests/run.py [--preset release] [part ...]
+
+The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
+so does each check of another kind. With $CI=true the slow ones run as well: a minute of fuzzing instead of ten
+seconds ($FUZZ_SECONDS), and `pip install .` ($LIBPOM_TEST_PIP). Plain Python, no packages.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = [ROOT / folder for folder in ("pom", "cli", "tests", "bench", "python")]
+CXX_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+@dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+class Suite:
+    def __init__(self, preset: str) -> None:
+        self.preset = preset
+        self.build = ROOT / "build" / preset
+        self.reports = self.build / "reports"
+        self.environment = os.environ | {"PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"}
+        self.environment.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # the Makefile says why
+        if IN_CI:
+            self.environment.setdefault("LIBPOM_TEST_PIP", "1")
+        self.jobs = os.environ.get("JOBS") or str(len(os.sched_getaffinity(0)))
+
+    def run(self, *command: str | Path, **environment: str) -> int:
+        words = [str(word) for word in command]
+        line = shlex.join(words)
+        print(f"$ {line if len(line) < 200 else line[:200] + ' ...'}", flush=True)
+        return subprocess.run(words, cwd=ROOT, env=self.environment | environment).returncode
+
+    def check(self, *command: str | Path) -> Count:
+        return Count(passed=1) if self.run(*command) == 0 else Count(failed=1)
+
+    def fresh_folder(self, name: str) -> Path:
+        folder = self.reports / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def compile(self) -> Count:
+        failed = self.run("cmake", "--preset", self.preset, "--log-level=NOTICE") or self.run(
+            "cmake", "--build", self.build, "--parallel", self.jobs
+        )
+        return Count(failed=1) if failed else Count()
+
+    def cxx(self) -> Count:
+        """ctest runs the programs; each leaves a report of its cases, and one that dies leaves none."""
+        folder = self.fresh_folder("c++")
+        status = self.run(
+            *("ctest", "--test-dir", self.build, "--output-on-failure", "--timeout", "900"),
+            *("--output-junit", folder / "programs.xml"),
+            GTEST_OUTPUT=f"json:{folder}/",
+        )
+        counts = [count_googletest(report) for report in folder.glob("*.json")]
+        count = sum(counts, Count())
+        died = count_junit(folder / "programs.xml").failed - sum(each.failed > 0 for each in counts)
+        count.failed += max(died, 1 if status != 0 and count.failed == 0 else 0)
+        return count
+
+    def python(self) -> Count:
+        report = self.fresh_folder("python") / "cases.xml"
+        status = self.run(
+            *(sys.executable, "-m", "pytest", "python/tests", "-q", f"--junitxml={report}"),
+            LIBPOM_LIBRARY=str(self.build / "libpom.so"),
+            LIBPOM_REQUIRE_EXTENSION="1",
+            PYTHONPATH="python",
+        )
+        count = count_junit(report)
+        if status != 0 and count.failed == 0:  # it ended before it could report
+            count.failed = 1
+        return count
+
+    def fuzz(self) -> Count:
+        return self.check("tests/fuzz/run.sh", os.environ.get("FUZZ_SECONDS") or ("60" if IN_CI else "10"))
+
+    def outside(self) -> Count:
+        return self.check("tests/outside/run.sh", self.build)
+
+    def architecture(self) -> Count:
+        return self.check(sys.executable, "tests/architecture.py")
+
+    def format(self) -> Count:
+        files = [path.relative_to(ROOT) for folder in SOURCES for path in sorted(folder.rglob("*"))]
+        files = [path for path in files if path.suffix in CXX_SUFFIXES]
+        return self.check("clang-format", "--dry-run", "-Werror", *files)
+
+    def ruff(self) -> Count:
+        count = self.check("ruff", "check", "--quiet", ".")
+        return count + self.check("ruff", "format", "--check", "--quiet", ".")
+
+
+PARTS: dict[str, Callable[[Suite], Count]] = {
+    "build": Suite.compile,
+    "architecture": Suite.architecture,
+    "format": Suite.format,
+    "ruff": Suite.ruff,
+    "c++": Suite.cxx,
+    "python": Suite.python,
+    "outside": Suite.outside,
+    "fuzz": Suite.fuzz,
+}
+NEED_BUILD = {"c++", "python", "outside"}
+
+
+def count_googletest(report: Path) -> Count:
+    count = Count()
+    for suite in json.loads(report.read_text())["testsuites"]:
+        for case in suite["testsuite"]:
+            if case.get("failures"):
+                count.failed += 1
+            elif case["result"] == "COMPLETED":
+                count.passed += 1
+            elif case["result"] == "SKIPPED":
+                count.skipped += 1
+    return count
+
+
+def count_junit(report: Path) -> Count:
+    count = Count()
+    if not report.is_file():
+        return count
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            count.failed += 1
+        elif case.find("skipped") is not None:
+            count.skipped += 1
+        else:
+            count.passed += 1
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs the tests of libpom.")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (all unless told)")
+    parser.add_argument("--preset", default="release", help="the build to test (CMakePresets.json)")
+    arguments = parser.parse_args()
+    for name in arguments.parts:
+        if name not in PARTS:
+            parser.error(f"part: expected one of {', '.join(PARTS)}, got {name}")
+
+    suite, table, total, broken = Suite(arguments.preset), [], Count(), False
+    for name in arguments.parts or PARTS:
+        if broken and name in NEED_BUILD:
+            table.append((name, "not run: the build failed", 0.0))
+            continue
+        print(f"\n== {name}", flush=True)
+        start = time.monotonic()
+        count = PARTS[name](suite)
+        broken = broken or (name == "build" and count.failed > 0)
+        table.append((name, str(count), time.monotonic() - start))
+        total += count
+
+    print("\n== totals")
+    for name, text, seconds in table:
+        print(f"{name:14}{seconds:7.1f} s   {text}")
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
