@@ -4,7 +4,7 @@ totals.
     .venv/bin/python tests/run.py [--preset release] [part ...]
 
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
-so does each check of another kind. With $CI=true the slow ones run as well: a minute of fuzzing instead of ten
+so does each check of another kind. With $CI=true the slow ones run as well: a minute of fuzzing and not ten
 seconds ($FUZZ_SECONDS), and `pip install .` ($LIBPOM_TEST_PIP). Plain Python, no packages.
 """
 

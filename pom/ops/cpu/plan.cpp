@@ -1,7 +1,6 @@
 #include "pom/ops/cpu/plan.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace pom::ops::cpu {
 namespace {
@@ -71,13 +70,12 @@ Plan plan_scan(const std::vector<std::int64_t>& lengths, std::int64_t block, int
 }
 
 int tile_size(std::int64_t tokens) {
-  if (getenv("PT")) return atoi(getenv("PT"));
   if (tokens < 256) return 64;
   return tokens < 1024 ? 128 : kMaxTile;
 }
 
 std::int64_t group_size(std::int64_t order, std::int64_t features) {
-  const std::int64_t wanted = std::max<std::int64_t>(12, (getenv("PG") ? atoi(getenv("PG")) : 192) / order / 12 * 12);
+  const std::int64_t wanted = std::max<std::int64_t>(12, 192 / order / 12 * 12);
   return std::min(wanted, features);
 }
 
