@@ -1,8 +1,8 @@
 #include "pom/ops/composed.h"
 
-#include <ATen/ATen.h>
-
 #include <vector>
+
+#include <ATen/ATen.h>
 
 namespace pom::ops::composed {
 namespace {
@@ -22,7 +22,8 @@ at::Tensor block_sums(const at::Tensor& p, std::int64_t block, std::int64_t wind
   return at::constant_pad_nd(sums, {0, 0, window - 1, 0}).unfold(1, window, 1).sum(-1);
 }
 
-at::Tensor block_counts(std::int64_t n, std::int64_t block, std::int64_t window, const at::TensorOptions& options) {
+at::Tensor block_counts(std::int64_t n, std::int64_t block, std::int64_t window,
+                        const at::TensorOptions& options) {
   const std::int64_t blocks = (n + block - 1) / block;
   const at::Tensor b = at::arange(blocks, options.dtype(at::kDouble));
   const at::Tensor end = ((b + 1) * block).clamp_max(static_cast<double>(n));
@@ -42,7 +43,8 @@ at::Tensor means(const at::Tensor& p, const Mask& mask) {
   if (!mask.visible.defined()) return p.mean(1, /*keepdim=*/true, type);
   const at::Tensor visible = mask.visible.ne(0);
   if (mask.is_keys()) {
-    const at::Tensor sum = p.to(type).masked_fill(visible.logical_not().unsqueeze(-1), 0).sum(1, /*keepdim=*/true);
+    const at::Tensor sum =
+        p.to(type).masked_fill(visible.logical_not().unsqueeze(-1), 0).sum(1, /*keepdim=*/true);
     return sum / (visible.sum(1, /*keepdim=*/true).to(type) + kEps).unsqueeze(-1);
   }
   return visible.to(type).matmul(p.to(type)) / (visible.sum(2, /*keepdim=*/true).to(type) + kEps);
@@ -73,19 +75,20 @@ at::Tensor polynomial_mixer(const at::Tensor& ho, const at::Tensor& se, std::int
   for (std::size_t s = 0; s + 1 < q.size(); ++s)
     if (q[s + 1] > q[s])
       parts.push_back(composed::polynomial_mixer(ho.slice(0, k[s], k[s + 1]).unsqueeze(0),
-                                       se.slice(0, q[s], q[s + 1]).unsqueeze(0), order, mask, {})
+                                                 se.slice(0, q[s], q[s + 1]).unsqueeze(0), order, mask, {})
                           .squeeze(0));
   return at::cat(parts, 0);
 }
 
 at::Tensor mixer_layer(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w, std::int64_t order,
                        const Mask& mask, const Packing& packing) {
-  const at::Tensor gated = composed::polynomial_mixer(linear(xc, w.ho_weight, w.ho_bias), linear(xq, w.se_weight, w.se_bias),
-                                            order, mask, packing);
+  const at::Tensor gated = composed::polynomial_mixer(
+      linear(xc, w.ho_weight, w.ho_bias), linear(xq, w.se_weight, w.se_bias), order, mask, packing);
   return linear(gated, w.ag_weight, w.ag_bias);
 }
 
-at::Tensor mixer_summary(const at::Tensor& xc, const LayerWeights& w, std::int64_t order, const at::Tensor& keys) {
+at::Tensor mixer_summary(const at::Tensor& xc, const LayerWeights& w, std::int64_t order,
+                         const at::Tensor& keys) {
   at::Tensor p = powers(linear(xc, w.ho_weight, w.ho_bias), order).to(sum_type(xc));
   if (keys.defined()) p = p.masked_fill(keys.eq(0).unsqueeze(-1), 0);
   return p.sum(1);
@@ -100,8 +103,8 @@ std::pair<at::Tensor, at::Tensor> mixer_scan(const at::Tensor& x, const LayerWei
                                              const at::Tensor& sum, const at::Tensor& count) {
   const at::Tensor p = powers(linear(x, w.ho_weight, w.ho_bias), order).to(sum.scalar_type());
   const at::Tensor seen = p.cumsum(1) + sum.unsqueeze(1);  // (B, n, kD)
-  const at::Tensor counts =
-      count.to(at::kDouble).unsqueeze(1) + at::arange(1, x.size(1) + 1, x.options().dtype(at::kDouble)) + kEps;
+  const at::Tensor counts = count.to(at::kDouble).unsqueeze(1) +
+                            at::arange(1, x.size(1) + 1, x.options().dtype(at::kDouble)) + kEps;
   const at::Tensor gate = at::sigmoid(linear(x, w.se_weight, w.se_bias));
   const at::Tensor H = seen / counts.to(sum.scalar_type()).unsqueeze(-1);
   return {linear(gate * H.to(gate.scalar_type()), w.ag_weight, w.ag_bias), seen.select(1, x.size(1) - 1)};

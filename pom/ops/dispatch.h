@@ -1,12 +1,12 @@
-// The operator's dispatcher entries: their schemas, and typed calls of them. The registrations for each key are in
-// register_*.cpp; the functions of mixer.h go through here, so that C++ and Python run the same thing.
+// The operator's dispatcher entries: their schemas, and typed calls of them. The registrations for each key
+// are in register_*.cpp; the functions of mixer.h go through here, so that C++ and Python run the same thing.
 #pragma once
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
 #include <tuple>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "pom/ops/mixer.h"
 
@@ -14,7 +14,7 @@ namespace pom::ops {
 
 using OptTensor = std::optional<at::Tensor>;
 
-#define POM_WEIGHTS                                                                                                  \
+#define POM_WEIGHTS \
   "Tensor ho_weight, Tensor? ho_bias, Tensor se_weight, Tensor? se_bias, Tensor ag_weight, Tensor? ag_bias"
 #define POM_MASK "Tensor? mask=None, int block=0, int window=0, Tensor? cu_q=None, Tensor? cu_k=None"
 
@@ -28,41 +28,46 @@ constexpr const char* mixer_layer_train =
     "mixer_layer_train(Tensor xq, Tensor xc, " POM_WEIGHTS ", int order, " POM_MASK
     ") -> (Tensor out, Tensor ho, Tensor se, Tensor H)";
 constexpr const char* mixer_layer_backward =
-    "mixer_layer_backward(Tensor dout, Tensor xq, Tensor xc, " POM_WEIGHTS ", Tensor ho, Tensor se, Tensor H, "
+    "mixer_layer_backward(Tensor dout, Tensor xq, Tensor xc, " POM_WEIGHTS
+    ", Tensor ho, Tensor se, Tensor H, "
     "bool need_x, bool need_w, int order, " POM_MASK
     ") -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)";
 constexpr const char* mixer_summary =
     "mixer_summary(Tensor xc, Tensor ho_weight, Tensor? ho_bias, int order, Tensor? mask=None) -> Tensor";
 constexpr const char* mixer_select =
-    "mixer_select(Tensor xq, Tensor H, Tensor se_weight, Tensor? se_bias, Tensor ag_weight, Tensor? ag_bias) -> Tensor";
+    "mixer_select(Tensor xq, Tensor H, Tensor se_weight, Tensor? se_bias, Tensor ag_weight, Tensor? ag_bias) "
+    "-> Tensor";
 constexpr const char* mixer_scan =
     "mixer_scan(Tensor x, " POM_WEIGHTS ", int order, Tensor sum, Tensor count) -> (Tensor, Tensor)";
 constexpr const char* set_path = "set_path(int path) -> int";
 }  // namespace schema
 
-#define POM_MASK_ARGS                                                                                        \
+#define POM_MASK_ARGS \
   const OptTensor &mask, std::int64_t block, std::int64_t window, const OptTensor &cu_q, const OptTensor &cu_k
-#define POM_WEIGHT_ARGS                                                                                      \
-  const at::Tensor &ho_weight, const OptTensor &ho_bias, const at::Tensor &se_weight, const OptTensor &se_bias, \
-      const at::Tensor &ag_weight, const OptTensor &ag_bias
+#define POM_WEIGHT_ARGS                                                               \
+  const at::Tensor &ho_weight, const OptTensor &ho_bias, const at::Tensor &se_weight, \
+      const OptTensor &se_bias, const at::Tensor &ag_weight, const OptTensor &ag_bias
 
-using Gradients8 =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using Gradients8 = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                              at::Tensor, at::Tensor>;
 using MixerFn = at::Tensor(const at::Tensor&, const at::Tensor&, std::int64_t, POM_MASK_ARGS);
-using MixerBackwardFn = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                                           std::int64_t, POM_MASK_ARGS);
-using LayerFn = at::Tensor(const at::Tensor&, const at::Tensor&, POM_WEIGHT_ARGS, std::int64_t, POM_MASK_ARGS);
-using LayerTrainFn = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+using MixerBackwardFn = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                           const at::Tensor&, std::int64_t, POM_MASK_ARGS);
+using LayerFn = at::Tensor(const at::Tensor&, const at::Tensor&, POM_WEIGHT_ARGS, std::int64_t,
+                           POM_MASK_ARGS);
+using LayerTrainFn = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&,
+                                                                                const at::Tensor&,
                                                                                 POM_WEIGHT_ARGS, std::int64_t,
                                                                                 POM_MASK_ARGS);
 using LayerBackwardFn = Gradients8(const at::Tensor&, const at::Tensor&, const at::Tensor&, POM_WEIGHT_ARGS,
-                                   const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, bool, std::int64_t,
-                                   POM_MASK_ARGS);
-using SummaryFn = at::Tensor(const at::Tensor&, const at::Tensor&, const OptTensor&, std::int64_t, const OptTensor&);
+                                   const at::Tensor&, const at::Tensor&, const at::Tensor&, bool, bool,
+                                   std::int64_t, POM_MASK_ARGS);
+using SummaryFn = at::Tensor(const at::Tensor&, const at::Tensor&, const OptTensor&, std::int64_t,
+                             const OptTensor&);
 using SelectFn = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptTensor&,
                             const at::Tensor&, const OptTensor&);
-using ScanFn = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, POM_WEIGHT_ARGS, std::int64_t, const at::Tensor&,
-                                                  const at::Tensor&);
+using ScanFn = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, POM_WEIGHT_ARGS, std::int64_t,
+                                                  const at::Tensor&, const at::Tensor&);
 
 template <class Fn>
 const c10::TypedOperatorHandle<Fn> find_op(const char* name) {

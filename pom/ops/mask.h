@@ -1,16 +1,16 @@
 // Which context tokens a query sees. The causal forms are two integers and never become an N x N tensor.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+
+#include <ATen/core/Tensor.h>
 
 namespace pom::ops {
 
 struct Mask {
-  at::Tensor visible;        // keys: B x n; full: B x m x n; bool or 0/1. Undefined: no tensor.
-  std::int64_t block = 0;    // 0: not causal; 1: causal; K: block-causal with blocks of K tokens
-  std::int64_t window = 0;   // blocks seen, the query's own included; 0: all
+  at::Tensor visible;       // keys: B x n; full: B x m x n; bool or 0/1. Undefined: no tensor.
+  std::int64_t block = 0;   // 0: not causal; 1: causal; K: block-causal with blocks of K tokens
+  std::int64_t window = 0;  // blocks seen, the query's own included; 0: all
 
   static Mask none() { return {}; }
   static Mask keys(at::Tensor visible) { return {std::move(visible), 0, 0}; }
@@ -23,7 +23,8 @@ struct Mask {
   bool is_full() const { return visible.defined() && visible.dim() == 3; }
 };
 
-// Several sequences packed one after another: sequence s is rows [cu_q[s], cu_q[s + 1]). Undefined: a plain batch.
+// Several sequences packed one after another: sequence s is rows [cu_q[s], cu_q[s + 1]). Undefined: a plain
+// batch.
 struct Packing {
   at::Tensor cu_q, cu_k;
   bool packed() const { return cu_q.defined(); }

@@ -24,12 +24,13 @@ at::Tensor polynomial_mixer(const at::Tensor& ho, const at::Tensor& se, std::int
 at::Tensor mixer_layer(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w, std::int64_t order,
                        const Mask& mask, const Packing& packing) {
   static const auto op = find_op<LayerFn>("pom::mixer_layer");
-  return op.call(xq, xc, w.ho_weight, optional_of(w.ho_bias), w.se_weight, optional_of(w.se_bias), w.ag_weight,
-                 optional_of(w.ag_bias), order, optional_of(mask.visible), mask.block, mask.window,
-                 optional_of(packing.cu_q), optional_of(packing.cu_k));
+  return op.call(xq, xc, w.ho_weight, optional_of(w.ho_bias), w.se_weight, optional_of(w.se_bias),
+                 w.ag_weight, optional_of(w.ag_bias), order, optional_of(mask.visible), mask.block,
+                 mask.window, optional_of(packing.cu_q), optional_of(packing.cu_k));
 }
 
-at::Tensor mixer_summary(const at::Tensor& xc, const LayerWeights& w, std::int64_t order, const at::Tensor& keys) {
+at::Tensor mixer_summary(const at::Tensor& xc, const LayerWeights& w, std::int64_t order,
+                         const at::Tensor& keys) {
   static const auto op = find_op<SummaryFn>("pom::mixer_summary");
   return op.call(xc, w.ho_weight, optional_of(w.ho_bias), order, optional_of(keys));
 }
@@ -42,8 +43,8 @@ at::Tensor mixer_select(const at::Tensor& xq, const at::Tensor& H, const LayerWe
 std::pair<at::Tensor, at::Tensor> mixer_scan(const at::Tensor& x, const LayerWeights& w, std::int64_t order,
                                              const at::Tensor& sum, const at::Tensor& count) {
   static const auto op = find_op<ScanFn>("pom::mixer_scan");
-  auto [out, last] = op.call(x, w.ho_weight, optional_of(w.ho_bias), w.se_weight, optional_of(w.se_bias), w.ag_weight,
-                             optional_of(w.ag_bias), order, sum, count);
+  auto [out, last] = op.call(x, w.ho_weight, optional_of(w.ho_bias), w.se_weight, optional_of(w.se_bias),
+                             w.ag_weight, optional_of(w.ag_bias), order, sum, count);
   return {out, last};
 }
 

@@ -1,5 +1,5 @@
-// A call of the operator, checked: every mistake of the caller is found here, with the argument's name, what was
-// expected and what came.
+// A call of the operator, checked: every mistake of the caller is found here, with the argument's name, what
+// was expected and what came.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace pom::ops {
 
 struct Problem {
-  std::vector<std::int64_t> queries, keys;          // tokens of each sequence
+  std::vector<std::int64_t> queries, keys;           // tokens of each sequence
   std::vector<std::int64_t> query_start, key_start;  // packed: first row of each sequence
   std::int64_t d = 0, D = 0, order = 0;              // D features of one degree
   std::int64_t block = 0, window = 0;
@@ -25,16 +25,15 @@ struct Problem {
 
 Problem check_layer(const char* op, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& weights,
                     std::int64_t order, const Mask& mask, const Packing& packing);
-Problem check_mixer(const char* op, const at::Tensor& ho, const at::Tensor& se, std::int64_t order, const Mask& mask,
-                    const Packing& packing);
-void check_weight(const char* op, const char* name, const at::Tensor& weight, std::int64_t rows, std::int64_t columns,
-                  const at::Tensor& like);
-void check_bias(const char* op, const char* name, const at::Tensor& bias, std::int64_t size, const at::Tensor& like);
-// Sum or H: (B, kD) in the dtype sums have for tokens like x.
-void check_sums(const char* op, const char* name, const at::Tensor& sums, std::int64_t batch, std::int64_t kD,
-                const at::Tensor& x);
+Problem check_mixer(const char* op, const at::Tensor& ho, const at::Tensor& se, std::int64_t order,
+                    const Mask& mask, const Packing& packing);
+// The halves and the recurrent form; H and sums are (B, kD) in the dtype that sums have for such tokens.
+Problem check_summary(const at::Tensor& xc, const at::Tensor& ho_weight, const at::Tensor& ho_bias,
+                      std::int64_t order, const at::Tensor& keys);
+Problem check_select(const at::Tensor& xq, const at::Tensor& H, const LayerWeights& weights);
+Problem check_scan(const at::Tensor& x, const LayerWeights& weights, std::int64_t order,
+                   const at::Tensor& sum, const at::Tensor& count);
 void check_tokens(const char* op, const char* name, const at::Tensor& x, std::int64_t dims);
-void check_order(const char* op, std::int64_t order, std::int64_t kD, const char* what);
 
 // "(2, 3, 4)"
 std::string shape_text(const at::Tensor& t);

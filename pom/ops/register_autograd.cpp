@@ -1,5 +1,6 @@
-// Derivatives and autocast. First order: the fused forward saves the two projections and the fused backward uses them.
-// Second order and forward mode: the composed operations, which ATen differentiates. torch.func is refused.
+// Derivatives and autocast. First order: the fused forward saves the two projections and the fused backward
+// uses them. Second order and forward mode: the composed operations, which ATen differentiates. torch.func is
+// refused.
 #include <ATen/ATen.h>
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
@@ -9,8 +10,8 @@
 
 #include "pom/base/error.h"
 #include "pom/ops/composed.h"
-#include "pom/ops/cpu/layer.h"
 #include "pom/ops/dispatch.h"
+#include "pom/ops/problem.h"
 
 namespace pom::ops {
 namespace {
@@ -41,12 +42,18 @@ void refuse_functorch(const char* op) {
   }
 }
 
-// Higher orders, full masks and high degrees are differentiated through the composed operations.
-bool composed_only(const Mask& mask, std::int64_t order) {
-  return path() == Path::composed || mask.is_full() || order > 16;
+// A tensor with sizes and values of its own, not one that a tracer follows: only those can be checked here.
+bool concrete(const at::Tensor& t) {
+  return !t.key_set().has(c10::DispatchKey::Python) && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-// Gradients of `inputs` (those defined and wanted) of a composed result, with a graph for the next derivative.
+// Higher orders, full masks and high degrees are differentiated through the composed operations.
+bool composed_only(const Mask& mask, std::int64_t order) {
+  return path() == Path::composed || mask.is_full() || order > kMaxFusedOrder;
+}
+
+// Gradients of `inputs` (those defined and wanted) of a composed result, with a graph for the next
+// derivative.
 variable_list composed_gradients(const at::Tensor& out, const at::Tensor& dout, const variable_list& inputs) {
   variable_list wanted;
   for (const at::Tensor& t : inputs)
@@ -61,9 +68,9 @@ variable_list composed_gradients(const at::Tensor& out, const at::Tensor& dout, 
 
 class MixerFunction : public torch::autograd::Function<MixerFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ho, const at::Tensor& se, std::int64_t order,
-                            const OptTensor& mask, std::int64_t block, std::int64_t window, const OptTensor& cu_q,
-                            const OptTensor& cu_k) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ho, const at::Tensor& se,
+                            std::int64_t order, const OptTensor& mask, std::int64_t block,
+                            std::int64_t window, const OptTensor& cu_q, const OptTensor& cu_k) {
     at::AutoDispatchBelowADInplaceOrView guard;
     static const auto op = find_op<MixerFn>("pom::mixer");
     ctx->save_for_backward({ho, se, tensor_of(mask), tensor_of(cu_q), tensor_of(cu_k)});
@@ -79,7 +86,8 @@ class MixerFunction : public torch::autograd::Function<MixerFunction> {
                        window = ctx->saved_data["window"].toInt();
     variable_list result(8);
     if (at::GradMode::is_enabled()) {
-      const at::Tensor out = composed::polynomial_mixer(v[0], v[1], order, {v[2], block, window}, {v[3], v[4]});
+      const at::Tensor out =
+          composed::polynomial_mixer(v[0], v[1], order, {v[2], block, window}, {v[3], v[4]});
       const variable_list g = composed_gradients(out, grads[0], {v[0], v[1]});
       result[0] = g[0], result[1] = g[1];
       return result;
@@ -97,10 +105,11 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
                             std::int64_t order, POM_MASK_ARGS) {
     at::AutoDispatchBelowADInplaceOrView guard;
     static const auto op = find_op<LayerTrainFn>("pom::mixer_layer_train");
-    const auto [out, ho, se, H] = op.call(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order,
-                                          mask, block, window, cu_q, cu_k);
+    const auto [out, ho, se, H] = op.call(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias,
+                                          order, mask, block, window, cu_q, cu_k);
     ctx->save_for_backward({xq, xc, ho_weight, tensor_of(ho_bias), se_weight, tensor_of(se_bias), ag_weight,
-                            tensor_of(ag_bias), tensor_of(mask), tensor_of(cu_q), tensor_of(cu_k), ho, se, H});
+                            tensor_of(ag_bias), tensor_of(mask), tensor_of(cu_q), tensor_of(cu_k), ho, se,
+                            H});
     ctx->saved_data["order"] = order;
     ctx->saved_data["block"] = block;
     ctx->saved_data["window"] = window;
@@ -115,17 +124,19 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
     variable_list result(14);
     if (at::GradMode::is_enabled()) {
       const LayerWeights w{v[2], v[3], v[4], v[5], v[6], v[7]};
-      const at::Tensor out = composed::mixer_layer(v[0], v[1], w, order, {v[8], block, window}, {v[9], v[10]});
+      const at::Tensor out =
+          composed::mixer_layer(v[0], v[1], w, order, {v[8], block, window}, {v[9], v[10]});
       const variable_list g = composed_gradients(out, grads[0], inputs);
       std::copy(g.begin(), g.end(), result.begin());
       return result;
     }
     bool need_x = false, need_w = false;
-    for (std::size_t i = 0; i < 8; ++i) (i < 2 ? need_x : need_w) |= v[i].defined() && ctx->needs_input_grad(i);
+    for (std::size_t i = 0, edge = 0; i < 8; ++i)  // edges are counted over defined inputs only
+      if (v[i].defined()) (i < 2 ? need_x : need_w) |= ctx->needs_input_grad(edge++);
     static const auto op = find_op<LayerBackwardFn>("pom::mixer_layer_backward");
     const auto g = op.call(grads[0], v[0], v[1], v[2], optional_of(v[3]), v[4], optional_of(v[5]), v[6],
-                           optional_of(v[7]), v[11], v[12], v[13], need_x, need_w, order, optional_of(v[8]), block,
-                           window, optional_of(v[9]), optional_of(v[10]));
+                           optional_of(v[7]), v[11], v[12], v[13], need_x, need_w, order, optional_of(v[8]),
+                           block, window, optional_of(v[9]), optional_of(v[10]));
     const variable_list all{std::get<0>(g), std::get<1>(g), std::get<2>(g), std::get<3>(g),
                             std::get<4>(g), std::get<5>(g), std::get<6>(g), std::get<7>(g)};
     for (std::size_t i = 0; i < 8; ++i)
@@ -138,10 +149,8 @@ at::Tensor mixer_autograd(const at::Tensor& ho, const at::Tensor& se, std::int64
   refuse_functorch("mixer");
   const bool graph = at::GradMode::is_enabled() && any<wants_grad>(ho, se);
   if (any<is_dual>(ho, se) || (graph && composed_only(mask_of(mask, block, window), order))) {
-    if (path() != Path::composed) {  // the checks, which the composed operations leave to ATen
-      at::AutoDispatchBelowADInplaceOrView guard;
-      find_op<MixerFn>("pom::mixer").call(ho, se, order, mask, block, window, cu_q, cu_k);
-    }
+    if (concrete(ho))
+      check_mixer("mixer", ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
     return composed::polynomial_mixer(ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
   }
   if (graph) return MixerFunction::apply(ho, se, order, mask, block, window, cu_q, cu_k);
@@ -154,18 +163,23 @@ at::Tensor layer_autograd(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT
                           POM_MASK_ARGS) {
   refuse_functorch("mixer_layer");
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
-  const bool graph = at::GradMode::is_enabled() &&
-                     any<wants_grad>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
-  const bool dual = any<is_dual>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
-  if (dual || (graph && composed_only(mask_of(mask, block, window), order)))
+  const bool graph =
+      at::GradMode::is_enabled() &&
+      any<wants_grad>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
+  const bool dual =
+      any<is_dual>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
+  if (dual || (graph && composed_only(mask_of(mask, block, window), order))) {
+    if (concrete(xq))
+      check_layer("mixer_layer", xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
     return composed::mixer_layer(xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
+  }
   if (graph)
-    return LayerFunction::apply(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order, mask,
-                                block, window, cu_q, cu_k);
+    return LayerFunction::apply(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order,
+                                mask, block, window, cu_q, cu_k);
   at::AutoDispatchBelowADInplaceOrView guard;
   static const auto op = find_op<LayerFn>("pom::mixer_layer");
-  return op.call(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order, mask, block, window, cu_q,
-                 cu_k);
+  return op.call(xq, xc, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order, mask, block,
+                 window, cu_q, cu_k);
 }
 
 // The recurrent halves are for inference; where a gradient is wanted, the composed operations carry it.
@@ -173,8 +187,10 @@ at::Tensor summary_autograd(const at::Tensor& xc, const at::Tensor& ho_weight, c
                             std::int64_t order, const OptTensor& mask) {
   refuse_functorch("mixer_summary");
   const at::Tensor b = tensor_of(ho_bias);
-  if ((at::GradMode::is_enabled() && any<wants_grad>(xc, ho_weight, b)) || any<is_dual>(xc, ho_weight, b))
+  if ((at::GradMode::is_enabled() && any<wants_grad>(xc, ho_weight, b)) || any<is_dual>(xc, ho_weight, b)) {
+    if (concrete(xc)) check_summary(xc, ho_weight, b, order, tensor_of(mask));
     return composed::mixer_summary(xc, {ho_weight, b, {}, {}, {}, {}}, order, tensor_of(mask));
+  }
   at::AutoDispatchBelowADInplaceOrView guard;
   static const auto op = find_op<SummaryFn>("pom::mixer_summary");
   return op.call(xc, ho_weight, ho_bias, order, mask);
@@ -186,8 +202,10 @@ at::Tensor select_autograd(const at::Tensor& xq, const at::Tensor& H, const at::
   const LayerWeights w{{}, {}, se_weight, tensor_of(se_bias), ag_weight, tensor_of(ag_bias)};
   if ((at::GradMode::is_enabled() &&
        any<wants_grad>(xq, H, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) ||
-      any<is_dual>(xq, H, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias))
+      any<is_dual>(xq, H, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) {
+    if (concrete(xq)) check_select(xq, H, w);
     return composed::mixer_select(xq, H, w);
+  }
   at::AutoDispatchBelowADInplaceOrView guard;
   static const auto op = find_op<SelectFn>("pom::mixer_select");
   return op.call(xq, H, se_weight, se_bias, ag_weight, ag_bias);
@@ -197,10 +215,12 @@ std::tuple<at::Tensor, at::Tensor> scan_autograd(const at::Tensor& x, POM_WEIGHT
                                                  const at::Tensor& sum, const at::Tensor& count) {
   refuse_functorch("mixer_scan");
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
-  if ((at::GradMode::is_enabled() && any<wants_grad>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias,
-                                                     w.ag_weight, w.ag_bias)) ||
-      any<is_dual>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias))
+  if ((at::GradMode::is_enabled() &&
+       any<wants_grad>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) ||
+      any<is_dual>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) {
+    if (concrete(x)) check_scan(x, w, order, sum, count);
     return composed::mixer_scan(x, w, order, sum, count);
+  }
   at::AutoDispatchBelowADInplaceOrView guard;
   static const auto op = find_op<ScanFn>("pom::mixer_scan");
   return op.call(x, ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias, order, sum, count);
@@ -214,7 +234,8 @@ struct Autocast {
       Device == at::kCUDA ? c10::DispatchKey::AutocastCUDA : c10::DispatchKey::AutocastCPU;
 
   static at::Tensor lower(const at::Tensor& t) {
-    if (!t.defined() || !t.is_floating_point() || t.scalar_type() == at::kDouble || t.device().type() != Device)
+    if (!t.defined() || !t.is_floating_point() || t.scalar_type() == at::kDouble ||
+        t.device().type() != Device)
       return t;
     return at::autocast::cached_cast(at::autocast::get_autocast_dtype(Device), t, Device);
   }
@@ -248,8 +269,8 @@ struct Autocast {
                                                  const at::Tensor& sum, const at::Tensor& count) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
     static const auto op = find_op<ScanFn>("pom::mixer_scan");
-    return op.call(lower(x), lower(ho_weight), lower(ho_bias), lower(se_weight), lower(se_bias), lower(ag_weight),
-                   lower(ag_bias), order, sum, count);
+    return op.call(lower(x), lower(ho_weight), lower(ho_bias), lower(se_weight), lower(se_bias),
+                   lower(ag_weight), lower(ag_bias), order, sum, count);
   }
   static void add(torch::Library& m) {
     m.impl("mixer", mixer);

@@ -1,4 +1,5 @@
-// The schemas, and what runs on the CPU (fused kernels or the composed path) and on meta tensors (shapes only).
+// The schemas, and what runs on the CPU (fused kernels or the composed path) and on meta tensors (shapes
+// only).
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -34,13 +35,15 @@ at::Tensor mixer_cpu(const at::Tensor& ho, const at::Tensor& se, std::int64_t or
 }
 
 std::tuple<at::Tensor, at::Tensor> mixer_backward_cpu(const at::Tensor& dout, const at::Tensor& ho,
-                                                      const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
+                                                      const at::Tensor& se, std::int64_t order,
+                                                      POM_MASK_ARGS) {
   const Problem problem =
       check_mixer("mixer_backward", ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
   return cpu::mix_backward(problem, dout, ho, se);
 }
 
-at::Tensor layer_cpu(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order, POM_MASK_ARGS) {
+at::Tensor layer_cpu(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order,
+                     POM_MASK_ARGS) {
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
   const Mask m = mask_of(mask, block, window);
   const Packing packing = packing_of(cu_q, cu_k);
@@ -49,9 +52,8 @@ at::Tensor layer_cpu(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS
   return cpu::layer_forward(problem, xq, xc, w, nullptr);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_cpu(const at::Tensor& xq, const at::Tensor& xc,
-                                                                           POM_WEIGHT_ARGS, std::int64_t order,
-                                                                           POM_MASK_ARGS) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_cpu(
+    const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order, POM_MASK_ARGS) {
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
   const Problem problem =
       check_layer("mixer_layer", xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
@@ -60,12 +62,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_cpu(const
   return {out, saved.ho, saved.se, saved.H};
 }
 
-Gradients8 layer_backward_cpu(const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS,
-                              const at::Tensor& ho, const at::Tensor& se, const at::Tensor& H, bool need_x,
-                              bool need_w, std::int64_t order, POM_MASK_ARGS) {
+Gradients8 layer_backward_cpu(const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc,
+                              POM_WEIGHT_ARGS, const at::Tensor& ho, const at::Tensor& se,
+                              const at::Tensor& H, bool need_x, bool need_w, std::int64_t order,
+                              POM_MASK_ARGS) {
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
-  const Problem problem =
-      check_layer("mixer_layer_backward", xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
+  const Problem problem = check_layer("mixer_layer_backward", xq, xc, w, order, mask_of(mask, block, window),
+                                      packing_of(cu_q, cu_k));
   const cpu::Gradients g = cpu::layer_backward(problem, dout, xq, xc, w, {ho, se, H}, need_x, need_w);
   return {or_empty(g.xq, xq),
           or_empty(g.xc, xq),
@@ -79,44 +82,24 @@ Gradients8 layer_backward_cpu(const at::Tensor& dout, const at::Tensor& xq, cons
 
 at::Tensor summary_cpu(const at::Tensor& xc, const at::Tensor& ho_weight, const OptTensor& ho_bias,
                        std::int64_t order, const OptTensor& mask) {
-  const LayerWeights shapes{ho_weight, tensor_of(ho_bias), ho_weight, {}, ho_weight.t(), {}};
   const LayerWeights w{ho_weight, tensor_of(ho_bias), {}, {}, {}, {}};
-  const Mask m = mask_of(mask, 0, 0);
-  check(!m.is_full(), "mixer_summary: mask: expected a keys mask (batch, tokens), got shape ",
-        mask ? shape_text(*mask) : std::string());
-  const Problem problem = check_layer("mixer_summary", xc, xc, shapes, order, m, {});
+  const Problem problem = check_summary(xc, ho_weight, w.ho_bias, order, tensor_of(mask));
   if (!use_fused("mixer_summary", problem)) return composed::mixer_summary(xc, w, order, tensor_of(mask));
   return cpu::layer_summary(problem, xc, w);
 }
 
-at::Tensor select_cpu(const at::Tensor& xq, const at::Tensor& H, const at::Tensor& se_weight, const OptTensor& se_bias,
-                      const at::Tensor& ag_weight, const OptTensor& ag_bias) {
-  constexpr const char* op = "mixer_select";
+at::Tensor select_cpu(const at::Tensor& xq, const at::Tensor& H, const at::Tensor& se_weight,
+                      const OptTensor& se_bias, const at::Tensor& ag_weight, const OptTensor& ag_bias) {
   const LayerWeights w{{}, {}, se_weight, tensor_of(se_bias), ag_weight, tensor_of(ag_bias)};
-  check_tokens(op, "xq", xq, 3);
-  check(se_weight.dim() == 2, op, ": se_weight: expected 2 dimensions (features, channels), got shape ",
-        shape_text(se_weight));
-  Problem problem;
-  problem.d = xq.size(2), problem.D = se_weight.size(0), problem.order = 1;
-  check_weight(op, "se_weight", se_weight, problem.D, problem.d, xq);
-  check_weight(op, "ag_weight", ag_weight, problem.d, problem.D, xq);
-  check_bias(op, "se_bias", w.se_bias, problem.D, xq);
-  check_bias(op, "ag_bias", w.ag_bias, problem.d, xq);
-  check_sums(op, "H", H, xq.size(0), problem.D, xq);
+  const Problem problem = check_select(xq, H, w);
   if (path() == Path::composed) return composed::mixer_select(xq, H, w);
-  problem.queries.assign(static_cast<std::size_t>(xq.size(0)), xq.size(1));
-  problem.keys = problem.queries;
   return cpu::layer_select(problem, xq, H, w);
 }
 
 std::tuple<at::Tensor, at::Tensor> scan_cpu(const at::Tensor& x, POM_WEIGHT_ARGS, std::int64_t order,
                                             const at::Tensor& sum, const at::Tensor& count) {
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
-  const Problem problem = check_layer("mixer_scan", x, x, w, order, Mask::causal(), {});
-  check_sums("mixer_scan", "sum", sum, x.size(0), problem.kD(), x);
-  check(count.dim() == 1 && count.size(0) == x.size(0) && count.scalar_type() == at::kLong,
-        "mixer_scan: count: expected an int64 tensor of shape (", x.size(0), "), got ", count.scalar_type(),
-        " of shape ", shape_text(count));
+  const Problem problem = check_scan(x, w, order, sum, count);
   if (!use_fused("mixer_scan", problem)) return composed::mixer_scan(x, w, order, sum, count);
   return cpu::layer_scan(problem, x, w, sum, count);
 }
@@ -139,26 +122,28 @@ at::Tensor mixer_meta(const at::Tensor& ho, const at::Tensor& se, std::int64_t o
   return like_shape(se);
 }
 std::tuple<at::Tensor, at::Tensor> mixer_backward_meta(const at::Tensor& dout, const at::Tensor& ho,
-                                                       const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
+                                                       const at::Tensor& se, std::int64_t order,
+                                                       POM_MASK_ARGS) {
   return {like_shape(ho), like_shape(se)};
 }
-at::Tensor layer_meta(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order, POM_MASK_ARGS) {
+at::Tensor layer_meta(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order,
+                      POM_MASK_ARGS) {
   return like_shape(xq);
 }
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_meta(const at::Tensor& xq,
-                                                                            const at::Tensor& xc, POM_WEIGHT_ARGS,
-                                                                            std::int64_t order, POM_MASK_ARGS) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_meta(
+    const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS, std::int64_t order, POM_MASK_ARGS) {
   const c10::SymInt kD = ho_weight.sym_size(0);
   const bool packed = cu_k.has_value();
   const c10::SymInt sequences = packed ? cu_k->sym_size(0) - 1 : xc.sym_size(0);
-  const c10::SymInt rows =
-      cpu::saved_rows<c10::SymInt>(sequences, packed ? c10::SymInt(0) : xc.sym_size(1), xc.sym_size(0), block, packed);
+  const c10::SymInt rows = cpu::saved_rows<c10::SymInt>(sequences, packed ? c10::SymInt(0) : xc.sym_size(1),
+                                                        xc.sym_size(0), block, packed);
   return {like_shape(xq), like_with_last(xc, kD), like_with_last(xq, kD),
           at::empty_symint({rows, kD}, xq.options().dtype(sum_type(xq)))};
 }
-Gradients8 layer_backward_meta(const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS,
-                               const at::Tensor& ho, const at::Tensor& se, const at::Tensor& H, bool need_x,
-                               bool need_w, std::int64_t order, POM_MASK_ARGS) {
+Gradients8 layer_backward_meta(const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc,
+                               POM_WEIGHT_ARGS, const at::Tensor& ho, const at::Tensor& se,
+                               const at::Tensor& H, bool need_x, bool need_w, std::int64_t order,
+                               POM_MASK_ARGS) {
   const auto x = [&](const at::Tensor& t) { return need_x ? like_shape(t) : empty_part(xq); };
   const auto w = [&](const at::Tensor& t) { return need_w ? like_shape(t) : empty_part(xq); };
   const auto b = [&](const at::Tensor& weight) {
@@ -170,17 +155,18 @@ at::Tensor summary_meta(const at::Tensor& xc, const at::Tensor& ho_weight, const
                         const OptTensor&) {
   return at::empty_symint({xc.sym_size(0), ho_weight.sym_size(0)}, xc.options().dtype(sum_type(xc)));
 }
-at::Tensor select_meta(const at::Tensor& xq, const at::Tensor&, const at::Tensor&, const OptTensor&, const at::Tensor&,
-                       const OptTensor&) {
+at::Tensor select_meta(const at::Tensor& xq, const at::Tensor&, const at::Tensor&, const OptTensor&,
+                       const at::Tensor&, const OptTensor&) {
   return like_shape(xq);
 }
-std::tuple<at::Tensor, at::Tensor> scan_meta(const at::Tensor& x, POM_WEIGHT_ARGS, std::int64_t, const at::Tensor& sum,
-                                             const at::Tensor&) {
+std::tuple<at::Tensor, at::Tensor> scan_meta(const at::Tensor& x, POM_WEIGHT_ARGS, std::int64_t,
+                                             const at::Tensor& sum, const at::Tensor&) {
   return {like_shape(x), like_shape(sum)};
 }
 
 std::int64_t set_path_op(std::int64_t wanted) {
-  check(wanted >= 0 && wanted <= 2, "set_path: path: expected 0 (automatic), 1 (fused) or 2 (composed), got ", wanted);
+  check(wanted >= 0 && wanted <= 2, "set_path: path: expected 0 (automatic), 1 (fused) or 2 (composed), got ",
+        wanted);
   return static_cast<std::int64_t>(set_path(static_cast<Path>(wanted)));
 }
 

@@ -1,8 +1,8 @@
 #include "pom/ops/state.h"
 
-#include <ATen/ATen.h>
-
 #include <vector>
+
+#include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/ops/problem.h"
@@ -12,17 +12,20 @@ namespace {
 
 void check_state(const char* op, const at::Tensor& x, const MixerState& state, const LayerWeights& w) {
   check_tokens(op, "x", x, 3);
-  check(x.size(0) == state.batch(), op, ": state: expected a batch of ", x.size(0), " like x, got ", state.batch());
+  check(x.size(0) == state.batch(), op, ": state: expected a batch of ", x.size(0), " like x, got ",
+        state.batch());
   check(w.ho_weight.dim() == 2 && w.ho_weight.size(0) == state.features(), op, ": state: expected ",
         w.ho_weight.size(0), " features like ho_weight, got ", state.features());
 }
 
 }  // namespace
 
-MixerState MixerState::start(std::int64_t batch, std::int64_t features, const at::Tensor& like, std::int64_t window) {
+MixerState MixerState::start(std::int64_t batch, std::int64_t features, const at::Tensor& like,
+                             std::int64_t window) {
   check(batch >= 0, "MixerState: batch: expected at least 0, got ", batch);
   check(features >= 1, "MixerState: features: expected at least 1, got ", features);
-  check(window >= 0, "MixerState: window: expected a number of blocks of at least 1 (0 for no window), got ", window);
+  check(window >= 0, "MixerState: window: expected a number of blocks of at least 1 (0 for no window), got ",
+        window);
   MixerState state;
   state.window_ = window;
   const at::ScalarType type = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -70,9 +73,11 @@ MixerState MixerState::clone() const {
 }
 
 MixerState MixerState::merged(const MixerState& later) const {
-  check(later.window_ == window_, "MixerState: merged: expected a window of ", window_, " blocks, got ", later.window_);
-  check(later.batch() == batch() && later.features() == features(), "MixerState: merged: expected a state of (",
-        batch(), ", ", features(), "), got (", later.batch(), ", ", later.features(), ")");
+  check(later.window_ == window_, "MixerState: merged: expected a window of ", window_, " blocks, got ",
+        later.window_);
+  check(later.batch() == batch() && later.features() == features(),
+        "MixerState: merged: expected a state of (", batch(), ", ", features(), "), got (", later.batch(),
+        ", ", later.features(), ")");
   MixerState both;
   both.window_ = window_;
   if (window_ == 0) {
@@ -89,7 +94,8 @@ MixerState MixerState::merged(const MixerState& later) const {
 }
 
 std::map<std::string, at::Tensor> MixerState::tensors() const {
-  return {{"sums", sums_}, {"counts", counts_}, {"window", at::full({}, window_, at::TensorOptions(at::kLong))}};
+  return {
+      {"sums", sums_}, {"counts", counts_}, {"window", at::full({}, window_, at::TensorOptions(at::kLong))}};
 }
 
 MixerState MixerState::from_tensors(const std::map<std::string, at::Tensor>& tensors) {
@@ -102,14 +108,15 @@ MixerState MixerState::from_tensors(const std::map<std::string, at::Tensor>& ten
         shape_text(state.sums_));
   check(state.counts_.dim() == 2 && state.counts_.scalar_type() == at::kLong &&
             state.counts_.sizes() == state.sums_.sizes().slice(0, 2),
-        "MixerState: counts: expected int64 of shape (", state.sums_.size(0), ", ", state.sums_.size(1), "), got ",
-        state.counts_.scalar_type(), " of shape ", shape_text(state.counts_));
+        "MixerState: counts: expected int64 of shape (", state.sums_.size(0), ", ", state.sums_.size(1),
+        "), got ", state.counts_.scalar_type(), " of shape ", shape_text(state.counts_));
   const at::Tensor& window = tensors.at("window");
   check(window.numel() == 1, "MixerState: window: expected one number, got shape ", shape_text(window));
   state.window_ = window.item<std::int64_t>();
   const bool fits = state.window_ == 0 ? state.sums_.size(1) == 1
                                        : state.window_ > 0 && state.sums_.size(1) <= state.window_;
-  check(fits, "MixerState: window: ", state.window_, " blocks do not fit sums of shape ", shape_text(state.sums_));
+  check(fits, "MixerState: window: ", state.window_, " blocks do not fit sums of shape ",
+        shape_text(state.sums_));
   return state;
 }
 

@@ -12,12 +12,13 @@ namespace pom::ops {
 // What has been seen so far. A value: a copy that goes its own way is clone().
 //
 // Without a window: the running sum (B, kD), fp32 (fp64 for fp64 tokens), and the number of tokens behind it.
-// With a window of W blocks: the sums and counts of the last W blocks, oldest first; they are added up anew, in order,
-// at every step, so that nothing drifts however long the sequence.
+// With a window of W blocks: the sums and counts of the last W blocks, oldest first; they are added up anew,
+// in order, at every step, so that nothing drifts however long the sequence.
 class MixerState {
  public:
   // Nothing seen yet by `batch` sequences of tokens like `like` (dtype and device).
-  static MixerState start(std::int64_t batch, std::int64_t features, const at::Tensor& like, std::int64_t window = 0);
+  static MixerState start(std::int64_t batch, std::int64_t features, const at::Tensor& like,
+                          std::int64_t window = 0);
 
   std::int64_t batch() const { return sums_.size(0); }
   std::int64_t features() const { return sums_.size(2); }
@@ -45,10 +46,12 @@ class MixerState {
   std::int64_t window_ = 0;
 };
 
-// A block of tokens (B, n, d) that all see each other and everything before. Gives the output and moves the state on.
+// A block of tokens (B, n, d) that all see each other and everything before. Gives the output and moves the
+// state on.
 at::Tensor step(const at::Tensor& x, MixerState& state, const LayerWeights& weights, std::int64_t order);
 
 // A run of tokens each of which sees itself and the past. With a window, each token is a block.
-at::Tensor step_causal(const at::Tensor& x, MixerState& state, const LayerWeights& weights, std::int64_t order);
+at::Tensor step_causal(const at::Tensor& x, MixerState& state, const LayerWeights& weights,
+                       std::int64_t order);
 
 }  // namespace pom::ops

@@ -1,6 +1,5 @@
-#include <sched.h>
-
 #include <cstdlib>
+#include <sched.h>
 #include <string>
 
 #include "pom/base/error.h"
@@ -22,8 +21,8 @@ enum Level { base = 0, avx2 = 1, avx512 = 2, avx512bf16 = 3 };
 int machine_level() {
 #if defined(POM_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq"))
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
     return __builtin_cpu_supports("avx512bf16") ? avx512bf16 : avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif

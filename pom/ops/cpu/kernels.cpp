@@ -22,18 +22,23 @@ struct Table {
   static void select(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).select(tile); }
   static void scan(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).scan(tile); }
   static void rescan(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).rescan(tile); }
-  static void backward_query(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).backward_query(tile); }
-  static void backward_context(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).backward_context(tile); }
+  static void backward_query(const LayerArgs& a, void* w, std::int64_t tile) {
+    Tile(a, w).backward_query(tile);
+  }
+  static void backward_context(const LayerArgs& a, void* w, std::int64_t tile) {
+    Tile(a, w).backward_context(tile);
+  }
   static void backward_scan(const LayerArgs& a, void* w, std::int64_t order, std::int64_t tiles) {
     Tile(a, w).backward_scan(order, tiles);
   }
-  static void fold(const LayerArgs& a, const std::int64_t* sub_begin, std::int64_t segments, const double* scale,
-                   void* H, std::int64_t f0, std::int64_t f1) {
+  static void fold(const LayerArgs& a, const std::int64_t* sub_begin, std::int64_t segments,
+                   const double* scale, void* H, std::int64_t f0, std::int64_t f1) {
     fold_subs<Acc>(a, sub_begin, segments, scale, static_cast<Acc*>(H), f0, f1);
   }
-  static void walk(const LayerArgs& a, const std::int64_t* begin, std::int64_t sequences, const double* scale, void* H,
-                   void* state, bool backwards, std::int64_t f0, std::int64_t f1) {
-    walk_segments<Acc>(a, begin, sequences, scale, static_cast<Acc*>(H), static_cast<Acc*>(state), backwards, f0, f1);
+  static void walk(const LayerArgs& a, const std::int64_t* begin, std::int64_t sequences, const double* scale,
+                   void* H, void* state, bool backwards, std::int64_t f0, std::int64_t f1) {
+    walk_segments<Acc>(a, begin, sequences, scale, static_cast<Acc*>(H), static_cast<Acc*>(state), backwards,
+                       f0, f1);
   }
   static void mix(const MixArgs& a, void* w, std::int64_t s, std::int64_t f0, std::int64_t f1) {
     MixRows<S>(a, w).forward(s, f0, f1);
@@ -42,10 +47,21 @@ struct Table {
     MixRows<S>(a, w).backward(s, f0, f1);
   }
 
-  static constexpr Kernels kernels{POM_TEXT(POM_ISA), kLanes<Acc>,      layer_scratch,    context,
-                                   select,            scan,             fold,             walk,
-                                   rescan,            backward_query,   backward_context, backward_scan,
-                                   MixRows<S>::scratch_bytes, mix,      mix_backward};
+  static constexpr Kernels kernels{POM_TEXT(POM_ISA),
+                                   kLanes<Acc>,
+                                   layer_scratch,
+                                   context,
+                                   select,
+                                   scan,
+                                   fold,
+                                   walk,
+                                   rescan,
+                                   backward_query,
+                                   backward_context,
+                                   backward_scan,
+                                   MixRows<S>::scratch_bytes,
+                                   mix,
+                                   mix_backward};
 };
 
 }  // namespace

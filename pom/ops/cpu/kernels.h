@@ -1,11 +1,11 @@
-// The CPU kernels as the rest of the library sees them: no torch, no instruction set. One table of functions per
-// instruction set and dtype; kernel_table() picks the best this machine runs.
+// The CPU kernels as the rest of the library sees them: no torch, no instruction set. One table of functions
+// per instruction set and dtype; kernel_table() picks the best this machine runs.
 //
-// Letters: B sequences, N tokens of a sequence, d width, k order, D features of one degree (k*D in all), T tokens of
-// a tile, F features of a group. A *tile* is what one thread works on: up to T tokens, made of *pieces* (runs of
-// tokens of one sequence). A *segment* is a run of tokens that share one H: a sequence, or a block of a block-causal
-// mask. Sums over tokens are kept for every *sub*: kSub tokens, counted from the start of their segment, so that
-// neither tiles nor neighbours in the batch change the order of an addition.
+// Letters: B sequences, N tokens of a sequence, d width, k order, D features of one degree (k*D in all), T
+// tokens of a tile, F features of a group. A *tile* is what one thread works on: up to T tokens, made of
+// *pieces* (runs of tokens of one sequence). A *segment* is a run of tokens that share one H: a sequence, or
+// a block of a block-causal mask. Sums over tokens are kept for every *sub*: kSub tokens, counted from the
+// start of their segment, so that neither tiles nor neighbours in the batch change the order of an addition.
 #pragma once
 
 #include <atomic>
@@ -24,9 +24,9 @@ struct F16 {
 enum class DType { f32, f64, bf16, f16 };
 constexpr int kDTypes = 4;
 
-constexpr int kSub = 64;        // tokens of one partial sum
-constexpr int kMaxTile = 256;   // tokens of a tile at most; a multiple of kSub
-constexpr int kMaxOrder = 16;   // higher degrees take the composed path
+constexpr int kSub = 64;       // tokens of one partial sum
+constexpr int kMaxTile = 256;  // tokens of a tile at most; a multiple of kSub
+constexpr int kMaxOrder = 16;  // higher degrees take the composed path
 
 struct Piece {
   std::int64_t sequence;
@@ -44,12 +44,13 @@ struct Tile {
   std::int64_t saved;  // tokens in all tiles before it: where its share of a saved buffer begins
 };
 
-// Tokens as rows in memory: row t of sequence s starts at data + offset(s) + t * row. Packed sequences have starts.
+// Tokens as rows in memory: row t of sequence s starts at data + offset(s) + t * row. Packed sequences have
+// starts.
 struct Rows {
   void* data = nullptr;
-  std::int64_t sequence = 0;                // elements between sequences
-  std::int64_t row = 0;                     // elements between rows
-  const std::int64_t* starts = nullptr;     // packed: first row of each sequence
+  std::int64_t sequence = 0;             // elements between sequences
+  std::int64_t row = 0;                  // elements between rows
+  const std::int64_t* starts = nullptr;  // packed: first row of each sequence
   std::int64_t at(std::int64_t s, std::int64_t t) const {
     return (starts ? starts[s] * row : s * sequence) + t * row;
   }
@@ -64,6 +65,7 @@ struct Matrix {
 struct ScanRule {
   std::int64_t block = 0;   // tokens of a block
   std::int64_t window = 0;  // blocks seen, 0 for all
+  std::int64_t state_rows() const { return window ? 1 + 2 * window : 2; }
 };
 
 struct LayerArgs {
@@ -74,7 +76,7 @@ struct LayerArgs {
   Matrix w_ho, w_se, w_ag;
   const void *b_ho = nullptr, *b_se = nullptr, *b_ag = nullptr;  // in the dtype of x, or null
 
-  const Tile* tiles = nullptr;   // of queries
+  const Tile* tiles = nullptr;  // of queries
   const Piece* pieces = nullptr;
   const Tile* ctiles = nullptr;  // of context tokens
   std::int64_t tile_count = 0, ctile_count = 0;
@@ -82,15 +84,14 @@ struct LayerArgs {
   const std::uint8_t* keys = nullptr;  // 1 visible: B rows of `keys_stride`
   std::int64_t keys_stride = 0;
 
-  void* sums = nullptr;        // arithmetic type, one row of k*D per sub
-  const void* H = nullptr;     // arithmetic type, one row of k*D per segment
+  void* sums = nullptr;               // arithmetic type, one row of k*D per sub
+  const void* H = nullptr;            // arithmetic type, one row of k*D per segment
   void *ho = nullptr, *se = nullptr;  // saved projections, tile by tile [feature][token]; null at inference
 
   // Causal masks of small blocks: tiles run in order, feature group by feature group.
   ScanRule scan;
   std::atomic<std::int64_t>* done = nullptr;  // per group: tiles finished
-  void* carry = nullptr;                      // scan state, `carry_stride` rows of k*D
-  std::int64_t carry_rows = 0;
+  void* carry = nullptr;                      // scan.state_rows() rows of k*D
   const std::int64_t* scan_length = nullptr;  // tokens of each sequence
   const void* init_sum = nullptr;             // per sequence, k*D; may be null
   const std::int64_t* init_count = nullptr;
@@ -100,10 +101,11 @@ struct LayerArgs {
   Rows dout, dxq, dxc;
   void *dw_ho = nullptr, *dw_se = nullptr, *dw_ag_t = nullptr;  // arithmetic type, k*D rows of dw_ld
   std::int64_t dw_ld = 0;
-  void *gw_ho = nullptr, *gw_se = nullptr, *gw_ag = nullptr;    // the finished gradients, dtype and shape of the weights
-  void *db_ho = nullptr, *db_se = nullptr, *db_ag = nullptr;    // arithmetic type
-  void* Hrows = nullptr;         // scan masks: H of every token, laid out like ho
-  const void* dp = nullptr;      // dense masks: gradient of the sum, one row of k*D per segment
+  void *gw_ho = nullptr, *gw_se = nullptr,
+       *gw_ag = nullptr;  // the finished gradients, dtype and shape of the weights
+  void *db_ho = nullptr, *db_se = nullptr, *db_ag = nullptr;  // arithmetic type
+  void* Hrows = nullptr;     // scan masks: H of every token, laid out like ho
+  const void* dp = nullptr;  // dense masks: gradient of the sum, one row of k*D per segment
   bool need_x = false, need_w = false;
 };
 
@@ -114,9 +116,8 @@ struct MixArgs {
   Rows ho, se, out, dout, dho, dse;
   const std::uint8_t* keys = nullptr;
   std::int64_t keys_stride = 0;
-  ScanRule scan;             // block 0: one H per sequence
-  std::int64_t max_blocks = 0;
-  bool plain_mean = true;    // H = sum / n, not sum / (1e-7 + n)
+  ScanRule scan;           // block 0: one H per sequence
+  bool plain_mean = true;  // H = sum / n, not sum / (1e-7 + n)
 };
 
 struct Kernels {
@@ -126,23 +127,25 @@ struct Kernels {
   void (*context)(const LayerArgs&, void* scratch, std::int64_t tile, std::int64_t g0, std::int64_t g1);
   void (*select)(const LayerArgs&, void* scratch, std::int64_t tile);
   void (*scan)(const LayerArgs&, void* scratch, std::int64_t tile);
-  void (*fold)(const LayerArgs&, const std::int64_t* sub_begin, std::int64_t segments, const double* scale, void* H,
-               std::int64_t f0, std::int64_t f1);
-  void (*walk)(const LayerArgs&, const std::int64_t* segment_begin, std::int64_t sequences, const double* scale,
-               void* H, void* state, bool backwards, std::int64_t f0, std::int64_t f1);
+  void (*fold)(const LayerArgs&, const std::int64_t* sub_begin, std::int64_t segments, const double* scale,
+               void* H, std::int64_t f0, std::int64_t f1);
+  void (*walk)(const LayerArgs&, const std::int64_t* segment_begin, std::int64_t sequences,
+               const double* scale, void* H, void* state, bool backwards, std::int64_t f0, std::int64_t f1);
   void (*rescan)(const LayerArgs&, void* scratch, std::int64_t tile);
   void (*backward_query)(const LayerArgs&, void* scratch, std::int64_t tile);
   void (*backward_context)(const LayerArgs&, void* scratch, std::int64_t tile);
   void (*backward_scan)(const LayerArgs&, void* scratch, std::int64_t order, std::int64_t tiles);
   std::size_t (*mix_scratch)(const MixArgs&);
   void (*mix)(const MixArgs&, void* scratch, std::int64_t sequence, std::int64_t f0, std::int64_t f1);
-  void (*mix_backward)(const MixArgs&, void* scratch, std::int64_t sequence, std::int64_t f0, std::int64_t f1);
+  void (*mix_backward)(const MixArgs&, void* scratch, std::int64_t sequence, std::int64_t f0,
+                       std::int64_t f1);
 };
 
 // Gives the processor away while another thread works (the kernels themselves call no library).
 void yield_thread();
 
-// The fastest table this processor runs. POM_CPU_ISA=base|avx2|avx512|avx512bf16 in the environment lowers it.
+// The fastest table this processor runs. POM_CPU_ISA=base|avx2|avx512|avx512bf16 in the environment lowers
+// it.
 const Kernels& kernel_table(DType dtype);
 
 }  // namespace pom::ops::cpu

@@ -1,9 +1,9 @@
 #include "pom/ops/cpu/layer.h"
 
-#include <ATen/ATen.h>
-
 #include <memory>
 #include <optional>
+
+#include <ATen/ATen.h>
 
 #include "pom/ops/cpu/plan.h"
 #include "pom/ops/cpu/run.h"
@@ -37,7 +37,9 @@ class Pass {
   std::int64_t kD() const { return problem_.kD(); }
   LayerArgs& args() { return a_; }
 
-  Rows rows(const at::Tensor& x, const std::vector<std::int64_t>& starts) { return rows_of(keep(with_unit_rows(x)), starts); }
+  Rows rows(const at::Tensor& x, const std::vector<std::int64_t>& starts) {
+    return rows_of(keep(with_unit_rows(x)), starts);
+  }
 
   // H of every segment from the context's projection.
   at::Tensor context_means(at::Tensor H) {
@@ -112,7 +114,9 @@ class Pass {
     const at::Tensor m = keep(with_unit_rows(w));
     return {m.const_data_ptr(), m.stride(0)};
   }
-  const void* vector(const at::Tensor& b) { return b.defined() ? keep(b.contiguous()).const_data_ptr() : nullptr; }
+  const void* vector(const at::Tensor& b) {
+    return b.defined() ? keep(b.contiguous()).const_data_ptr() : nullptr;
+  }
 
   void cut() {
     std::int64_t tokens = 0, longest = 0;
@@ -139,14 +143,17 @@ class Pass {
   std::vector<double> scales() const {
     std::vector<double> scale;
     for (std::size_t s = 0; s < problem_.keys.size(); ++s) {
-      const std::int64_t n = problem_.keys[s], block = problem_.block ? problem_.block : std::max<std::int64_t>(n, 1);
+      const std::int64_t n = problem_.keys[s],
+                         block = problem_.block ? problem_.block : std::max<std::int64_t>(n, 1);
       for (std::int64_t start = 0; start == 0 || start < n; start += block) {
         const std::int64_t b = start / block;
-        const std::int64_t from = a_.scan.window && b >= a_.scan.window ? (b - a_.scan.window + 1) * block : 0;
+        const std::int64_t from =
+            a_.scan.window && b >= a_.scan.window ? (b - a_.scan.window + 1) * block : 0;
         std::int64_t count = std::min(start + block, n) - from;
         if (a_.keys) {
           count = 0;
-          for (std::int64_t t = 0; t < n; ++t) count += a_.keys[static_cast<std::int64_t>(s) * a_.keys_stride + t] != 0;
+          for (std::int64_t t = 0; t < n; ++t)
+            count += a_.keys[static_cast<std::int64_t>(s) * a_.keys_stride + t] != 0;
         }
         scale.push_back(1.0 / ((problem_.masked() ? kEps : 0.0) + static_cast<double>(count)));
       }
@@ -158,18 +165,19 @@ class Pass {
     const std::int64_t tiles = context_tiles();
     // Few tiles: share the features out as well. A sum over tokens is the same whoever computes it.
     const std::int64_t threads = at::get_num_threads();
-    const std::int64_t slices = std::min(a_.groups, (2 * threads + tiles - 1) / std::max<std::int64_t>(tiles, 1));
+    const std::int64_t slices =
+        std::min(a_.groups, (2 * threads + tiles - 1) / std::max<std::int64_t>(tiles, 1));
     run_tasks(tiles * slices, kernels_.layer_scratch(a_), [&](void* scratch, std::int64_t task) {
       const std::int64_t slice = task % slices;
-      kernels_.context(a_, scratch, task / slices, a_.groups * slice / slices, a_.groups * (slice + 1) / slices);
+      kernels_.context(a_, scratch, task / slices, a_.groups * slice / slices,
+                       a_.groups * (slice + 1) / slices);
     });
   }
 
   template <class Body>
   void over_features(const Body& body) {
-    run_tasks((kD() + kSlice - 1) / kSlice, 0, [&](void*, std::int64_t i) {
-      body(i * kSlice, std::min(kD(), (i + 1) * kSlice));
-    });
+    run_tasks((kD() + kSlice - 1) / kSlice, 0,
+              [&](void*, std::int64_t i) { body(i * kSlice, std::min(kD(), (i + 1) * kSlice)); });
   }
   void fold(const Plan& plan, const double* scale, const at::Tensor& H) {
     over_features([&](std::int64_t f0, std::int64_t f1) {
@@ -177,10 +185,10 @@ class Pass {
     });
   }
   void walk(const double* scale, const at::Tensor& H, bool backwards) {
-    const at::Tensor state = at::empty({1 + 2 * a_.scan.window, kD()}, sums_like(like_));
+    const at::Tensor state = at::empty({a_.scan.state_rows(), kD()}, sums_like(like_));
     over_features([&](std::int64_t f0, std::int64_t f1) {
-      kernels_.walk(a_, context_.segment_begin.data(), problem_.sequences(), scale, H.data_ptr(), state.data_ptr(),
-                    backwards, f0, f1);
+      kernels_.walk(a_, context_.segment_begin.data(), problem_.sequences(), scale, H.data_ptr(),
+                    state.data_ptr(), backwards, f0, f1);
     });
   }
 
@@ -191,7 +199,7 @@ class Pass {
   }
   void begin_walk() {
     begin_order();
-    carry_ = at::empty({1 + 2 * a_.scan.window, kD()}, sums_like(like_));
+    carry_ = at::empty({a_.scan.state_rows(), kD()}, sums_like(like_));
     a_.carry = carry_.data_ptr();
   }
 
@@ -208,7 +216,8 @@ at::Tensor saved_H(const Problem& p, const at::Tensor& like) {
   std::int64_t total = 0;
   for (const std::int64_t n : p.keys) total += n;
   const std::int64_t each = p.keys.empty() ? 0 : p.keys[0];
-  return at::empty({saved_rows<std::int64_t>(p.sequences(), each, total, p.block, p.packed), p.kD()}, sums_like(like));
+  return at::empty({saved_rows<std::int64_t>(p.sequences(), each, total, p.block, p.packed), p.kD()},
+                   sums_like(like));
 }
 
 std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
@@ -217,8 +226,9 @@ std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   return shape;
 }
 
-// Where the gradients of the three matrices are summed up: arithmetic type, rows of a whole number of panels. The
-// kernels write the weights' own dtype and layout at the end; where that is the same thing, they sum in place.
+// Where the gradients of the three matrices are summed up: arithmetic type, rows of a whole number of panels.
+// The kernels write the weights' own dtype and layout at the end; where that is the same thing, they sum in
+// place.
 class WeightSums {
  public:
   WeightSums(Pass& pass, Gradients& g, const LayerWeights& w, const at::Tensor& like) {
@@ -260,11 +270,12 @@ class WeightSums {
 }  // namespace
 
 bool covers(const Problem& problem) {
+  static_assert(kMaxFusedOrder == kMaxOrder);
   return !problem.full && problem.order <= kMaxOrder;
 }
 
-at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
-                         Saved* saved) {
+at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                         const LayerWeights& w, Saved* saved) {
   at::Tensor out = at::empty(xq.sizes(), xq.options());
   Pass pass(problem, xq, xc, w);
   pass.args().out = pass.rows(out, problem.query_start);
@@ -283,8 +294,9 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
   return out;
 }
 
-Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& w, const Saved& saved, bool need_x, bool need_w) {
+Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
+                         const at::Tensor& xc, const LayerWeights& w, const Saved& saved, bool need_x,
+                         bool need_w) {
   Gradients g;
   Pass pass(problem, xq, xc, w);
   LayerArgs& a = pass.args();
@@ -311,7 +323,8 @@ at::Tensor layer_summary(const Problem& problem, const at::Tensor& xc, const Lay
   return Pass(problem, xc, xc, w).context_sums();
 }
 
-at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::Tensor& H, const LayerWeights& w) {
+at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::Tensor& H,
+                        const LayerWeights& w) {
   at::Tensor out = at::empty(xq.sizes(), xq.options());
   Pass pass(problem, xq, xq, w);
   pass.args().out = pass.rows(out, problem.query_start);
@@ -319,8 +332,9 @@ at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::
   return out;
 }
 
-std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x, const LayerWeights& w,
-                                             const at::Tensor& sum, const at::Tensor& count) {
+std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x,
+                                             const LayerWeights& w, const at::Tensor& sum,
+                                             const at::Tensor& count) {
   at::Tensor out = at::empty(x.sizes(), x.options());
   at::Tensor last = at::empty(sum.sizes(), sum.options());
   const at::Tensor first = sum.contiguous(), before = count.to(at::kLong).contiguous();

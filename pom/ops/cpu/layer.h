@@ -17,10 +17,11 @@ struct Saved {
 constexpr std::int64_t kScanBelow = 32;
 bool covers(const Problem& problem);  // a fused kernel exists
 
-// Rows of Saved::H, from shapes alone (ints or symbolic ints): one per segment. Of packed sequences only an upper
-// bound on the number of blocks is known.
+// Rows of Saved::H, from shapes alone (ints or symbolic ints): one per segment. Of packed sequences only an
+// upper bound on the number of blocks is known.
 template <class Int>
-Int saved_rows(const Int& sequences, const Int& keys_each, const Int& keys_total, std::int64_t block, bool packed) {
+Int saved_rows(const Int& sequences, const Int& keys_each, const Int& keys_total, std::int64_t block,
+               bool packed) {
   if (block == 0) return sequences;
   if (block < kScanBelow) return Int(0);
   return packed ? keys_total / block + sequences : sequences * ((keys_each + (block - 1)) / block);
@@ -33,17 +34,19 @@ struct Gradients {
   at::Tensor xq, xc;
   LayerWeights weights;
 };
-Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& weights, const Saved& saved, bool need_x, bool need_w);
+Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
+                         const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
+                         bool need_w);
 
 at::Tensor layer_summary(const Problem& problem, const at::Tensor& xc, const LayerWeights& weights);
 at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::Tensor& H,
                         const LayerWeights& weights);
-std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x, const LayerWeights& weights,
-                                             const at::Tensor& sum, const at::Tensor& count);
+std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x,
+                                             const LayerWeights& weights, const at::Tensor& sum,
+                                             const at::Tensor& count);
 
 at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se);
-std::pair<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& ho,
-                                               const at::Tensor& se);
+std::pair<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
+                                               const at::Tensor& ho, const at::Tensor& se);
 
 }  // namespace pom::ops::cpu

@@ -1,6 +1,6 @@
-// The whole layer on one tile of tokens: the three products with everything between them done while the features are
-// in cache, and the six products of the backward pass. Features are taken in groups of `group` of each degree, so that
-// what a thread holds at a time is (k * group) x T numbers, never (k * D) x N.
+// The whole layer on one tile of tokens: the three products with everything between them done while the
+// features are in cache, and the six products of the backward pass. Features are taken in groups of `group`
+// of each degree, so that what a thread holds at a time is (k * group) x T numbers, never (k * D) x N.
 //
 // Scratch holds, lanes being tokens: z[k*F][T], panels of x, of the gated features, and out[d][T].
 #pragma once
@@ -46,7 +46,8 @@ class LayerTile {
     take(z2_, scan ? kF * T_ : 0);
     take(x2_, scan && !backward ? T_ * words_of<P>(a_.d) : 0);
     take(out2_, scan && backward ? round_up(a_.d, kStrips * kRows) * T_ : 0);
-    take(strips_, backward ? maximum(transposed_scratch<P>(1, a_.d), transposed_scratch<P>(a_.order, a_.group)) : 0);
+    take(strips_,
+         backward ? maximum(transposed_scratch<P>(1, a_.d), transposed_scratch<P>(a_.order, a_.group)) : 0);
     take(rows_a_, backward ? kF * T_ : 0);
     take(rows_b_, backward ? kF * T_ : 0);
     take(columns_a_, backward ? words_of<P>(T_) * wide : 0);
@@ -209,7 +210,8 @@ class LayerTile {
     for (std::int64_t c = 0; c < a_.order; ++c)
       for (std::int64_t f = 0; f < F_; f += L)
         store_some(target + c * F_ + f,
-                   b ? load_some(static_cast<const Store*>(b) + c * a_.D + f0_ + f, F_ - f) : V<Acc>{}, F_ - f);
+                   b ? load_some(static_cast<const Store*>(b) + c * a_.D + f0_ + f, F_ - f) : V<Acc>{},
+                   F_ - f);
   }
   // Row r of the group is feature `feature(r)` of all k*D.
   std::int64_t feature(std::int64_t r) const { return r / F_ * a_.D + f0_ + r % F_; }
@@ -218,7 +220,8 @@ class LayerTile {
     Store** row = row_;
     for (int p = 0; p < tile_->pieces; ++p)
       for (int t = 0; t < pieces_[p].count; ++t)
-        row[pieces_[p].offset + t] = static_cast<Store*>(x.data) + x.at(pieces_[p].sequence, pieces_[p].start + t);
+        row[pieces_[p].offset + t] =
+            static_cast<Store*>(x.data) + x.at(pieces_[p].sequence, pieces_[p].start + t);
     return row;
   }
   static const Store* bias(const void* b) { return static_cast<const Store*>(b); }
@@ -241,26 +244,27 @@ class LayerTile {
   void project(const Matrix& w, const Word* x, Acc* z) {
     const Store* base = static_cast<const Store*>(w.data);
     for (std::int64_t c = 0; c < a_.order; ++c)
-      multiply_weights<P>(base + (c * a_.D + f0_) * w.ld, w.ld, F_, 1, a_.d, 0, x, words_of<P>(a_.d) * kPanel<P>,
-                          tile_->count, z + c * F_ * T_, T_, false, weights_);
+      multiply_weights<P>(base + (c * a_.D + f0_) * w.ld, w.ld, F_, 1, a_.d, 0, x,
+                          words_of<P>(a_.d) * kPanel<P>, tile_->count, z + c * F_ * T_, T_, false, weights_);
   }
   std::int64_t gated_step() const { return a_.order * words_of<P>(F_) * kPanel<P>; }
   // out[d][T] += ag_proj of the gated group.
   void aggregate() {
-    multiply_weights<P>(static_cast<const Store*>(a_.w_ag.data) + f0_, a_.w_ag.ld, a_.d, a_.order, F_, a_.D, gated_,
-                        gated_step(), tile_->count, out_, T_, g_ != 0, weights_);
+    multiply_weights<P>(static_cast<const Store*>(a_.w_ag.data) + f0_, a_.w_ag.ld, a_.d, a_.order, F_, a_.D,
+                        gated_, gated_step(), tile_->count, out_, T_, g_ != 0, weights_);
   }
   // z[k*F][T] = gradient of the gated features.
   void unproject_output() {
     const Store* base = static_cast<const Store*>(a_.w_ag.data);
     for (std::int64_t c = 0; c < a_.order; ++c)
-      multiply_transposed<P>(base + c * a_.D + f0_, a_.w_ag.ld, F_, 1, a_.d, 0, x_, words_of<P>(a_.d) * kPanel<P>,
-                             tile_->count, z_ + c * F_ * T_, T_, false, strips_);
+      multiply_transposed<P>(base + c * a_.D + f0_, a_.w_ag.ld, F_, 1, a_.d, 0, x_,
+                             words_of<P>(a_.d) * kPanel<P>, tile_->count, z_ + c * F_ * T_, T_, false,
+                             strips_);
   }
   // out[d][T] += gradient of the tokens through a projection, from the panels in gated_.
   void unproject(const Matrix& w, Acc* out) {
-    multiply_transposed<P>(static_cast<const Store*>(w.data) + f0_ * w.ld, w.ld, a_.d, a_.order, F_, a_.D, gated_,
-                           gated_step(), tile_->count, out, T_, g_ != 0, strips_);
+    multiply_transposed<P>(static_cast<const Store*>(w.data) + f0_ * w.ld, w.ld, a_.d, a_.order, F_, a_.D,
+                           gated_, gated_step(), tile_->count, out, T_, g_ != 0, strips_);
   }
   // dw[features of the group][d] += rows (features x tokens) times columns (tokens x d).
   void accumulate(void* dw, const Word* rows, const Word* columns, bool first) {
@@ -309,8 +313,10 @@ class LayerTile {
       for (int t = 0; t < piece.count; ++t) {
         const std::int64_t b = (piece.start + t) / block;
         const std::int64_t end = (b + 1) * block < n ? (b + 1) * block : n;
-        const std::int64_t begin = a_.scan.window && b >= a_.scan.window ? (b - a_.scan.window + 1) * block : 0;
-        inverse_[piece.offset + t] = static_cast<Acc>(1.0 / (1e-7 + before + static_cast<double>(end - begin)));
+        const std::int64_t begin =
+            a_.scan.window && b >= a_.scan.window ? (b - a_.scan.window + 1) * block : 0;
+        inverse_[piece.offset + t] =
+            static_cast<Acc>(1.0 / (1e-7 + before + static_cast<double>(end - begin)));
       }
     }
     for (int t = tile_->count; t < lanes_; ++t) inverse_[t] = 0;
@@ -323,11 +329,13 @@ class LayerTile {
       for (int s = 0; s * kSub < pieces_[p].count; ++s) {
         const int begin = pieces_[p].offset + s * kSub, left = pieces_[p].count - s * kSub;
         const int count = left < kSub ? left : kSub;
-        add_rows(sums + (pieces_[p].sub + s) * kD_, true,
-                 [&](std::int64_t r, int t) { return load_some(z + r * T_ + begin + t, count - t); }, count);
+        add_rows(
+            sums + (pieces_[p].sub + s) * kD_, true,
+            [&](std::int64_t r, int t) { return load_some(z + r * T_ + begin + t, count - t); }, count);
       }
   }
-  // target[feature] (+)= sum over t < count of value(row, t), for every row of the group; a vector of rows at a time.
+  // target[feature] (+)= sum over t < count of value(row, t), for every row of the group; a vector of rows at
+  // a time.
   template <class Value>
   POM_INLINE void add_rows(Acc* target, bool first, Value value, int count) {
     for (std::int64_t c = 0; c < a_.order; ++c)
@@ -356,7 +364,8 @@ class LayerTile {
   }
 
   Word* panel_at(std::int64_t c, std::int64_t f, int t) {
-    return gated_ + t / kPanel<P> * gated_step() + (c * words_of<P>(F_) + f / P::kPair) * kPanel<P> + t % kPanel<P>;
+    return gated_ + t / kPanel<P> * gated_step() + (c * words_of<P>(F_) + f / P::kPair) * kPanel<P> +
+           t % kPanel<P>;
   }
   // Two rows of the group as words of the panels (one where words are single numbers).
   void put_panel(std::int64_t c, std::int64_t f, int t, V<Acc> even, V<Acc> odd) {
@@ -441,7 +450,8 @@ class LayerTile {
       for (int t = 0; t < lanes_; t += L) store(z + r * T_ + t, load(z + r * T_ + t) * load(factor + t));
   }
 
-  // Gradient of the context projection to panels and rows_a, from the gradient of the sum (per segment, or rows).
+  // Gradient of the context projection to panels and rows_a, from the gradient of the sum (per segment, or
+  // rows).
   void backward_powers(const Acc* dp) {
     if (a_.keys) visible_lanes();
     for (std::int64_t f = 0; f < F_; ++f) {
@@ -454,7 +464,8 @@ class LayerTile {
     for (std::int64_t c = 0; c < a_.order; ++c)
       for (std::int64_t f = 0; f < F_; ++f) emit_panel(z_, c, f);
   }
-  // z: dL/d(running product) in, dL/d(projection) out, for one vector of tokens and one feature of every degree.
+  // z: dL/d(running product) in, dL/d(projection) out, for one vector of tokens and one feature of every
+  // degree.
   void backward_powers_at(std::int64_t f, int t) {
     V<Acc> h[kMaxOrder], slope[kMaxOrder], run[kMaxOrder];
     for (std::int64_t c = 0; c < a_.order; ++c) {
@@ -488,11 +499,11 @@ class LayerTile {
           const std::int64_t offset = piece.sequence * kD_ + at;
           const V<Acc> first =
               a_.init_sum ? load_some(static_cast<const Acc*>(a_.init_sum) + offset, some) : V<Acc>{};
-          walk_tokens<Acc>(walker, a_.scan, walk_ + piece.offset * L, piece.start, piece.count,
-                           (n + a_.scan.block - 1) / a_.scan.block, factor ? factor + piece.offset : nullptr,
-                           backwards, first);
+          const V<Acc> seen = walk_tokens<Acc>(walker, a_.scan, walk_ + piece.offset * L, piece.start,
+                                               piece.count, (n + a_.scan.block - 1) / a_.scan.block,
+                                               factor ? factor + piece.offset : nullptr, backwards, first);
           if (a_.final_sum && piece.start + piece.count == n)
-            store_some(static_cast<Acc*>(a_.final_sum) + offset, walker.row(0), some);
+            store_some(static_cast<Acc*>(a_.final_sum) + offset, seen, some);
         }
         turn(rows, some, false);
       }
@@ -554,7 +565,8 @@ class LayerTile {
   }
   // db[feature] += sum over the tile's tokens of rows_a.
   void row_sums(void* db, bool first) {
-    add_rows(static_cast<Acc*>(db), first, [&](std::int64_t r, int t) { return row_value(r, t); }, tile_->count);
+    add_rows(
+        static_cast<Acc*>(db), first, [&](std::int64_t r, int t) { return row_value(r, t); }, tile_->count);
   }
   V<Acc> row_value(std::int64_t r, int t) const {
     if constexpr (P::kPair == 2)
@@ -567,7 +579,11 @@ class LayerTile {
     Store** row = rows_of(a_.dout);
     for (std::int64_t c = 0; c < a_.d; c += L) {
       V<Acc> total = {};
-      for (int t = 0; t < tile_->count; ++t) total += load_some(row[t] + c, a_.d - c);
+      for (int t0 = 0; t0 < tile_->count; t0 += 16) {
+        V<Acc> part = {};
+        for (int t = t0; t < t0 + 16 && t < tile_->count; ++t) part += load_some(row[t] + c, a_.d - c);
+        total += part;
+      }
       store_some(target + c, first ? total : load_some(target + c, a_.d - c) + total, a_.d - c);
     }
   }

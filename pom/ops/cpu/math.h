@@ -1,5 +1,6 @@
 // exp, the normal CDF and what the operator needs of them, on vectors. fp32 is by polynomials fitted in
-// tools/fit_math.py (within 4e-7 of the truth in absolute terms, the size of fp32's own rounding); fp64 calls libm.
+// tools/fit_math.py (within 4e-7 of the truth in absolute terms, the size of fp32's own rounding); fp64 calls
+// libm.
 #pragma once
 
 #include "pom/ops/cpu/vec.h"
@@ -13,7 +14,8 @@ POM_INLINE V<double> lanewise(V<double> x, F f) {
   return x;
 }
 
-// 1 / b for the b of this file (between 1 and 2^116): within a unit or so in the last place, faster than dividing.
+// 1 / b for the b of this file (between 1 and 2^116): within a unit or so in the last place, faster than
+// dividing.
 POM_INLINE V<float> reciprocal(V<float> b) {
 #if defined(__AVX512F__)
   const V<float> r = bits<V<float>>(_mm512_rcp14_ps(bits<__m512>(b)));

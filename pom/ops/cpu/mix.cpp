@@ -51,8 +51,8 @@ at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::T
   return out;
 }
 
-std::pair<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& ho,
-                                               const at::Tensor& se) {
+std::pair<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
+                                               const at::Tensor& ho, const at::Tensor& se) {
   at::Tensor dho = at::empty(ho.sizes(), ho.options()), dse = at::empty(se.sizes(), se.options());
   const at::Tensor d = with_unit_rows(dout);
   MixPass pass(problem, ho, se);

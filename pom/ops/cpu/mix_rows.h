@@ -1,5 +1,5 @@
-// The projected form on rows as they lie in memory: lanes are features, tokens go by one after another. Bound by
-// memory, so each thread takes a block of features of one sequence and keeps its sums in cache.
+// The projected form on rows as they lie in memory: lanes are features, tokens go by one after another. Bound
+// by memory, so each thread takes a block of features of one sequence and keeps its sums in cache.
 #pragma once
 
 #include "pom/ops/cpu/math.h"
@@ -21,7 +21,7 @@ class MixRows {
     h_ = p, sum_ = p + width_, part_ = p + 2 * width_, state_ = p + 3 * width_;
   }
   static std::size_t scratch_bytes(const MixArgs& a) {
-    const std::int64_t rows = 3 + (a.scan.block ? 1 + 2 * a.scan.window : 0);
+    const std::int64_t rows = 3 + (a.scan.block ? a.scan.state_rows() : 0);
     return static_cast<std::size_t>(rows * a.order * kBlock) * sizeof(Acc);
   }
 
@@ -66,14 +66,17 @@ class MixRows {
     blocks_ = a_.scan.block ? (n_ + a_.scan.block - 1) / a_.scan.block : 0;
   }
   std::int64_t begin(std::int64_t b) const { return b * a_.scan.block; }
-  std::int64_t end(std::int64_t b) const { return (b + 1) * a_.scan.block < n_ ? (b + 1) * a_.scan.block : n_; }
+  std::int64_t end(std::int64_t b) const {
+    return (b + 1) * a_.scan.block < n_ ? (b + 1) * a_.scan.block : n_;
+  }
   bool visible(std::int64_t t) const { return !a_.keys || a_.keys[s_ * a_.keys_stride + t]; }
   S* at(const Rows& x, std::int64_t t, std::int64_t c) const {
     return static_cast<S*>(x.data) + x.at(s_, t) + c * a_.D + f_;
   }
   void clear(Acc* row) { std::memset(row, 0, static_cast<std::size_t>(width_) * sizeof(Acc)); }
 
-  // Calls body(c, v) for every vector of features of every degree: c * kBlock + v is its place in a row of scratch.
+  // Calls body(c, v) for every vector of features of every degree: c * kBlock + v is its place in a row of
+  // scratch.
   template <class Body>
   POM_INLINE void each(Body body) {
     for (std::int64_t c = 0; c < k_; ++c)

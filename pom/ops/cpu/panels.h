@@ -1,6 +1,7 @@
-// Matrix products on packed panels. C[i][t] = sum_k A[i][k] B[k][t] where the lanes t of B are tokens (or features)
-// packed in panels of kPanel lanes, and A is walked row by row as it lies in memory: a weight matrix is never packed,
-// only the tokens are, once a tile. One thread computes whole products; the result stays in its cache.
+// Matrix products on packed panels. C[i][t] = sum_k A[i][k] B[k][t] where the lanes t of B are tokens (or
+// features) packed in panels of kPanel lanes, and A is walked row by row as it lies in memory: a weight
+// matrix is never packed, only the tokens are, once a tile. One thread computes whole products; the result
+// stays in its cache.
 //
 // The words of A and B are what one multiply-add takes: a float, a double, or a pair of bf16 (two k at once).
 #pragma once
@@ -73,7 +74,8 @@ struct Extent {
 // One register tile. Strip: A is packed [k][kRows]; otherwise row i starts at A + i * lda.
 template <class P, int MR, int NV, bool Strip>
 __attribute__((noinline)) void micro(const Extent& e, const typename P::Word* A, std::int64_t lda,
-                                     const typename P::Word* B, typename P::Acc* C, std::int64_t ldc, bool add) {
+                                     const typename P::Word* B, typename P::Acc* C, std::int64_t ldc,
+                                     bool add) {
   using Acc = typename P::Acc;
   constexpr int L = kLanes<Acc>;
   V<Acc> acc[MR][NV];
@@ -114,14 +116,16 @@ POM_INLINE void prefetch_rows(const Extent& e, const Word* next, std::int64_t ld
   constexpr std::int64_t line = 64 / sizeof(Word);
   for (int r = kRows * part / parts; r < kRows * (part + 1) / parts; ++r)
     for (std::int64_t s = 0; s < e.segments; ++s)
-      for (std::int64_t k = 0; k < e.k; k += line) __builtin_prefetch(next + r * lda + s * e.a_step + k, 0, 2);
+      for (std::int64_t k = 0; k < e.k; k += line)
+        __builtin_prefetch(next + r * lda + s * e.a_step + k, 0, 2);
 }
 
 // All panels of B against MR rows of A. `next` (may be null) is what will be multiplied after them.
 template <class P, int MR, bool Strip>
 POM_INLINE void row_of_tiles(const Extent& e, const typename P::Word* A, std::int64_t lda,
-                             const typename P::Word* B, std::int64_t panel_step, int lanes, typename P::Acc* C,
-                             std::int64_t ldc, bool add, const typename P::Word* next = nullptr) {
+                             const typename P::Word* B, std::int64_t panel_step, int lanes,
+                             typename P::Acc* C, std::int64_t ldc, bool add,
+                             const typename P::Word* next = nullptr) {
   const int parts = (lanes + kPanel<P> - 1) / kPanel<P>;
   for (int t = 0; t < lanes; t += kPanel<P>, B += panel_step) {
     if (next) prefetch_rows(e, next, lda, t / kPanel<P>, parts);
@@ -148,12 +152,13 @@ void multiply_rows(const Extent& e, const typename P::Word* A, std::int64_t lda,
     row_of_tiles<P, 1, false>(e, A + i * lda, lda, B, panel_step, lanes, C + i * ldc, ldc, add);
 }
 
-// Rows of a weight matrix as they are stored: used in place where words can be read there, else copied (with the
-// conversion to words) a strip at a time. `columns` in `segments` runs, `step` elements apart.
+// Rows of a weight matrix as they are stored: used in place where words can be read there, else copied (with
+// the conversion to words) a strip at a time. `columns` in `segments` runs, `step` elements apart.
 template <class P>
 void multiply_weights(const typename P::Store* w, std::int64_t ld, std::int64_t rows, std::int64_t segments,
-                      std::int64_t columns, std::int64_t step, const typename P::Word* B, std::int64_t panel_step,
-                      int lanes, typename P::Acc* C, std::int64_t ldc, bool add, typename P::Word* scratch) {
+                      std::int64_t columns, std::int64_t step, const typename P::Word* B,
+                      std::int64_t panel_step, int lanes, typename P::Acc* C, std::int64_t ldc, bool add,
+                      typename P::Word* scratch) {
   using Word = typename P::Word;
   const std::int64_t k = words_of<P>(columns);
   Extent e{segments, k, 0, k * kPanel<P>};
@@ -162,7 +167,8 @@ void multiply_weights(const typename P::Store* w, std::int64_t ld, std::int64_t 
   const bool one_cache_set = ld * static_cast<std::int64_t>(sizeof(*w)) % 4096 == 0;
   if (P::kDirect && aligned && !one_cache_set) {
     e.a_step = step / P::kPair;
-    multiply_rows<P>(e, reinterpret_cast<const Word*>(w), ld / P::kPair, rows, B, panel_step, lanes, C, ldc, add);
+    multiply_rows<P>(e, reinterpret_cast<const Word*>(w), ld / P::kPair, rows, B, panel_step, lanes, C, ldc,
+                     add);
     return;
   }
   constexpr int L = kLanes<Word>;
@@ -187,12 +193,13 @@ std::size_t weights_scratch(std::int64_t segments, std::int64_t columns) {
 
 constexpr int kStrips = 4;  // strips packed together, so that a row of the source is read in long runs
 
-// The transpose of a weight matrix: C[i][t] (+)= sum_k w[k][i] B[k][t]. `inner` rows of w in `segments` runs, `step`
-// rows apart; `rows` columns of w.
+// The transpose of a weight matrix: C[i][t] (+)= sum_k w[k][i] B[k][t]. `inner` rows of w in `segments` runs,
+// `step` rows apart; `rows` columns of w.
 template <class P>
-void multiply_transposed(const typename P::Store* w, std::int64_t ld, std::int64_t rows, std::int64_t segments,
-                         std::int64_t inner, std::int64_t step, const typename P::Word* B, std::int64_t panel_step,
-                         int lanes, typename P::Acc* C, std::int64_t ldc, bool add, typename P::Word* scratch) {
+void multiply_transposed(const typename P::Store* w, std::int64_t ld, std::int64_t rows,
+                         std::int64_t segments, std::int64_t inner, std::int64_t step,
+                         const typename P::Word* B, std::int64_t panel_step, int lanes, typename P::Acc* C,
+                         std::int64_t ldc, bool add, typename P::Word* scratch) {
   using Word = typename P::Word;
   constexpr int L = kLanes<Word>, kWide = (kStrips * kRows + L - 1) / L * L;
   const std::int64_t k = words_of<P>(inner), total = segments * k;
@@ -210,7 +217,8 @@ void multiply_transposed(const typename P::Store* w, std::int64_t ld, std::int64
           std::memcpy(row + v, &x, sizeof(x));
         }
         for (int strip = 0; strip * kRows < some; ++strip)
-          std::memcpy(scratch + (strip * total + s * k + j) * kRows, row + strip * kRows, kRows * sizeof(Word));
+          std::memcpy(scratch + (strip * total + s * k + j) * kRows, row + strip * kRows,
+                      kRows * sizeof(Word));
       }
     for (int strip = 0; strip * kRows < some; ++strip)
       row_of_tiles<P, kRows, true>(e, scratch + strip * total * kRows, 0, B, panel_step, lanes,
@@ -226,7 +234,8 @@ std::size_t transposed_scratch(std::int64_t segments, std::int64_t inner) {
 
 // Lanes are tokens: panels[p][k word][lane] of the rows `row[t]`, t < count; lanes beyond are zero.
 template <class P>
-void pack_tokens(const typename P::Store* const* row, int count, std::int64_t columns, typename P::Word* panels) {
+void pack_tokens(const typename P::Store* const* row, int count, std::int64_t columns,
+                 typename P::Word* panels) {
   using Word = typename P::Word;
   constexpr int L = kLanes<Word>;
   const std::int64_t k = words_of<P>(columns);
@@ -236,7 +245,8 @@ void pack_tokens(const typename P::Store* const* row, int count, std::int64_t co
       V<Word> block[L];
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i)
-        block[i] = t0 + i < count ? P::row_words(row[t0 + i] + j * P::kPair, columns - j * P::kPair) : V<Word>{};
+        block[i] =
+            t0 + i < count ? P::row_words(row[t0 + i] + j * P::kPair, columns - j * P::kPair) : V<Word>{};
       transpose(block);
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i)
@@ -250,13 +260,15 @@ void pack_tokens(const typename P::Store* const* row, int count, std::int64_t co
 
 // Lanes are columns: panels[p][token word][lane]; the inner index runs over tokens.
 template <class P>
-void pack_columns(const typename P::Store* const* row, int count, std::int64_t columns, typename P::Word* panels) {
+void pack_columns(const typename P::Store* const* row, int count, std::int64_t columns,
+                  typename P::Word* panels) {
   using Word = typename P::Word;
   constexpr int L = kLanes<Word>;
   const std::int64_t k = words_of<P>(count);
   for (std::int64_t t = 0; t < k; ++t) {
     const typename P::Store* even = row[t * P::kPair];
-    const typename P::Store* odd = P::kPair == 2 && t * P::kPair + 1 < count ? row[t * P::kPair + 1] : nullptr;
+    const typename P::Store* odd =
+        P::kPair == 2 && t * P::kPair + 1 < count ? row[t * P::kPair + 1] : nullptr;
     for (std::int64_t c = 0; c < (columns + kPanel<P> - 1) / kPanel<P> * kPanel<P>; c += L) {
       const V<Word> v = P::words(load_some(even + c, columns - c),
                                  odd ? load_some(odd + c, columns - c) : V<typename P::Acc>{});
@@ -267,8 +279,8 @@ void pack_columns(const typename P::Store* const* row, int count, std::int64_t c
 
 // out[t][c] (Store) = C[c][t] + bias[c] for the tokens of a tile.
 template <class P>
-void unpack_tokens(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns, const typename P::Store* bias,
-                   typename P::Store* const* row, int count) {
+void unpack_tokens(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
+                   const typename P::Store* bias, typename P::Store* const* row, int count) {
   using Acc = typename P::Acc;
   constexpr int L = kLanes<Acc>;
   for (std::int64_t c = 0; c < columns; c += L) {

@@ -19,8 +19,8 @@ struct Plan {
   std::int64_t subs() const { return sub_begin.back(); }
 };
 
-// Segments are whole sequences, or blocks of `block` tokens of them. Pieces end at segments' ends or at a multiple of
-// kSub tokens within one, so the partial sums do not depend on the tiles.
+// Segments are whole sequences, or blocks of `block` tokens of them. Pieces end at segments' ends or at a
+// multiple of kSub tokens within one, so the partial sums do not depend on the tiles.
 Plan plan_segments(const std::vector<std::int64_t>& lengths, std::int64_t block, int tile);
 
 // For small causal blocks: pieces end at sequences' ends or at a multiple of `block` tokens.

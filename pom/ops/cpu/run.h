@@ -1,11 +1,11 @@
 // Running tasks on torch's threads, and turning tensors into the kernels' plain structures.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <atomic>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 
 #include "pom/ops/cpu/kernels.h"
 #include "pom/ops/cpu/workspace.h"
@@ -43,7 +43,8 @@ inline Rows rows_of(const at::Tensor& x, const std::vector<std::int64_t>& starts
   return rows;
 }
 
-// Calls body(scratch, task) for every task, taken in order by whichever thread is free. Tasks may wait for earlier ones.
+// Calls body(scratch, task) for every task, taken in order by whichever thread is free. Tasks may wait for
+// earlier ones.
 template <class Body>
 void run_tasks(std::int64_t tasks, std::size_t scratch_bytes, const Body& body) {
   if (tasks == 0) return;

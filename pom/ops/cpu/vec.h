@@ -1,6 +1,7 @@
-// Vectors of one instruction set, chosen by the flags this file is compiled with: GCC/Clang vector types, loads and
-// stores that convert between storage (fp32, fp64, bf16, fp16) and arithmetic (fp32, fp64), and transposes.
-// Everything here has internal linkage, because the same source is compiled once for each instruction set.
+// Vectors of one instruction set, chosen by the flags this file is compiled with: GCC/Clang vector types,
+// loads and stores that convert between storage (fp32, fp64, bf16, fp16) and arithmetic (fp32, fp64), and
+// transposes. Everything here has internal linkage, because the same source is compiled once for each
+// instruction set.
 #pragma once
 
 #include <cmath>

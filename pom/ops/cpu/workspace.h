@@ -1,12 +1,13 @@
-// Scratch memory that outlives a call. The large buffers of the kernels are the same from call to call; asking the
-// system for them anew each time costs page faults that take as long as a tenth of the work.
+// Scratch memory that outlives a call. The large buffers of the kernels are the same from call to call;
+// asking the system for them anew each time costs page faults that take as long as a tenth of the work.
 #pragma once
 
 #include <cstddef>
 
 namespace pom::ops::cpu {
 
-// At least `bytes`, 64-byte aligned, given back to the pool (or the system, beyond kKeep bytes) at the end of scope.
+// At least `bytes`, 64-byte aligned, given back to the pool (or the system, beyond kKeep bytes) at the end of
+// scope.
 class Workspace {
  public:
   static constexpr std::size_t kKeep = std::size_t{128} << 20;
