@@ -67,7 +67,8 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def _split(self, x: Tensor) -> Tensor:
-        return self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (3, 1, heads, n, d/heads)
+        """Queries, keys and values: (3, 1, heads, n, d / heads)."""
+        return self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self._split(x)

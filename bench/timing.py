@@ -3,6 +3,7 @@ happens to all of them; tables that are read on a terminal and as Markdown; what
 
 import argparse
 import gc
+import math
 import os
 import platform
 import shlex
@@ -105,11 +106,12 @@ class Report:
         self.parts.append(Table(*columns))
         return self.parts[-1]
 
-    def judge(self, value: float, goal: float, form: str = "{:.2f}") -> str:
-        """The figure, marked when it is over the goal; counted either way."""
-        self.cells += 1
-        self.missed += value > goal
-        return form.format(value) + (f" {MISS}" if value > goal else "  ")
+    def judge(self, value: float, *, at_most: float = math.inf, at_least: float = 0, digits: int = 2) -> str:
+        """The figure, marked when it misses its goal; counted either way."""
+        value = round(value, digits)
+        missed = not round(at_least, digits) <= value <= at_most
+        self.cells, self.missed = self.cells + 1, self.missed + missed
+        return f"{value:.{digits}f} {MISS if missed else ' '}"
 
     def close(self, path: Path | None) -> None:
         kept = f"{self.cells - self.missed} of {self.cells} figures reach their goals"
@@ -124,9 +126,8 @@ class Report:
 
 def add_report_option(parser: argparse.ArgumentParser, name: str) -> None:
     file = Path(__file__).parent / "reports" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{name}.md"
-    parser.add_argument(
-        "--report", nargs="?", type=Path, const=file, metavar="FILE", help=f"write a report (reports/{file.name})"
-    )
+    told = f"write a report (bench/reports/{file.name})"
+    parser.add_argument("--report", nargs="?", type=Path, const=file, metavar="FILE", help=told)
 
 
 def command() -> str:

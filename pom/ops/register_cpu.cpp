@@ -7,6 +7,7 @@
 #include "pom/ops/composed.h"
 #include "pom/ops/cpu/layer.h"
 #include "pom/ops/dispatch.h"
+#include "pom/ops/full_mask.h"
 
 namespace pom::ops {
 namespace {
@@ -48,7 +49,10 @@ at::Tensor layer_cpu(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS
   const Mask m = mask_of(mask, block, window);
   const Packing packing = packing_of(cu_q, cu_k);
   const Problem problem = check_layer("mixer_layer", xq, xc, w, order, m, packing);
-  if (!use_fused("mixer_layer", problem)) return composed::mixer_layer(xq, xc, w, order, m, packing);
+  if (!use_fused("mixer_layer", problem)) {
+    if (problem.full && path() == Path::automatic) return full_mask_layer(xq, xc, w, order, problem.visible);
+    return composed::mixer_layer(xq, xc, w, order, m, packing);
+  }
   return cpu::layer_forward(problem, xq, xc, w, nullptr);
 }
 

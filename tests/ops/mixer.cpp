@@ -128,6 +128,36 @@ TEST(Mixer, ProjectedFormEqualsComposed) {
   }
 }
 
+TEST(Mixer, FullMaskInTilesEqualsComposed) {
+  at::manual_seed(12);
+  const LayerWeights w = random_weights({2, 0, 0, 24, 2, 2}, at::kDouble);
+  const at::Tensor q = at::randn({2, 37, 24}, at::kDouble), x = at::randn({2, 1100, 24}, at::kDouble);
+  const Mask mask = Mask::full(at::rand({2, 37, 1100}).gt(0.7));
+  const at::NoGradGuard no_grad;
+  const at::Tensor ours = mixer_layer(q, x, w, 2, mask);
+  const PathGuard guard(Path::composed);
+  EXPECT_LT(error(ours, mixer_layer(q, x, w, 2, mask)), 1e-12);
+}
+
+// A few tokens are shared between threads by another route than many are; the bits must not tell.
+TEST(Mixer, FewTokensGiveTheBitsOfMany) {
+  at::manual_seed(13);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble, at::kHalf})
+    for (const Case& c : {Case{1, 0, 0, 100, 2, 2}, Case{1, 0, 0, 9, 3, 1}}) {
+      const LayerWeights w = random_weights(c, type);
+      const at::Tensor q = at::randn({1, 70, c.d}).to(type),
+                       H = at::randn({1, c.order * c.expand * c.d})
+                               .to(type == at::kDouble ? at::kDouble : at::kFloat);
+      const at::NoGradGuard no_grad;
+      at::set_num_threads(1);
+      const at::Tensor alone = mixer_select(q, H, w);
+      at::set_num_threads(3);
+      EXPECT_TRUE(at::equal(alone, mixer_select(q, H, w)));
+      EXPECT_TRUE(at::equal(alone.slice(1, 0, 1), mixer_select(q.slice(1, 0, 1), H, w)));
+      at::set_num_threads(2);
+    }
+}
+
 TEST(Mixer, PackedSequencesEqualOneByOne) {
   at::manual_seed(3);
   const Case c{1, 0, 0, 24, 2, 2};

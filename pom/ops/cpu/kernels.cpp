@@ -20,6 +20,16 @@ struct Table {
     Tile(a, w).context(tile, g0, g1);
   }
   static void select(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).select(tile); }
+  static std::size_t shared_bytes(const LayerArgs& a) {
+    return Tile::shared_words(a) * sizeof(typename Operand<S>::Word);
+  }
+  static void select_gate(const LayerArgs& a, void* w, std::int64_t tile, std::int64_t g0, std::int64_t g1) {
+    Tile(a, w).select_gate(tile, g0, g1);
+  }
+  static void select_aggregate(const LayerArgs& a, void* w, std::int64_t tile, std::int64_t c0,
+                               std::int64_t c1) {
+    Tile(a, w).select_aggregate(tile, c0, c1);
+  }
   static void scan(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).scan(tile); }
   static void rescan(const LayerArgs& a, void* w, std::int64_t tile) { Tile(a, w).rescan(tile); }
   static void backward_query(const LayerArgs& a, void* w, std::int64_t tile) {
@@ -47,21 +57,24 @@ struct Table {
     MixRows<S>(a, w).backward(s, f0, f1);
   }
 
-  static constexpr Kernels kernels{POM_TEXT(POM_ISA),
-                                   kLanes<Acc>,
-                                   layer_scratch,
-                                   context,
-                                   select,
-                                   scan,
-                                   fold,
-                                   walk,
-                                   rescan,
-                                   backward_query,
-                                   backward_context,
-                                   backward_scan,
-                                   MixRows<S>::scratch_bytes,
-                                   mix,
-                                   mix_backward};
+  static constexpr Kernels kernels{.isa = POM_TEXT(POM_ISA),
+                                   .features_per_vector = kLanes<Acc>,
+                                   .layer_scratch = layer_scratch,
+                                   .context = context,
+                                   .select = select,
+                                   .shared_bytes = shared_bytes,
+                                   .select_gate = select_gate,
+                                   .select_aggregate = select_aggregate,
+                                   .scan = scan,
+                                   .fold = fold,
+                                   .walk = walk,
+                                   .rescan = rescan,
+                                   .backward_query = backward_query,
+                                   .backward_context = backward_context,
+                                   .backward_scan = backward_scan,
+                                   .mix_scratch = MixRows<S>::scratch_bytes,
+                                   .mix = mix,
+                                   .mix_backward = mix_backward};
 };
 
 }  // namespace

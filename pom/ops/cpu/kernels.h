@@ -88,6 +88,9 @@ struct LayerArgs {
   const void* H = nullptr;            // arithmetic type, one row of k*D per segment
   void *ho = nullptr, *se = nullptr;  // saved projections, tile by tile [feature][token]; null at inference
 
+  void* shared =
+      nullptr;  // gated features of all groups of all tiles, where a tile is shared between threads
+
   // Causal masks of small blocks: tiles run in order, feature group by feature group.
   ScanRule scan;
   std::atomic<std::int64_t>* done = nullptr;  // per group: tiles finished
@@ -126,6 +129,10 @@ struct Kernels {
   std::size_t (*layer_scratch)(const LayerArgs&);
   void (*context)(const LayerArgs&, void* scratch, std::int64_t tile, std::int64_t g0, std::int64_t g1);
   void (*select)(const LayerArgs&, void* scratch, std::int64_t tile);
+  std::size_t (*shared_bytes)(const LayerArgs&);  // of one tile
+  void (*select_gate)(const LayerArgs&, void* scratch, std::int64_t tile, std::int64_t g0, std::int64_t g1);
+  void (*select_aggregate)(const LayerArgs&, void* scratch, std::int64_t tile, std::int64_t c0,
+                           std::int64_t c1);
   void (*scan)(const LayerArgs&, void* scratch, std::int64_t tile);
   void (*fold)(const LayerArgs&, const std::int64_t* sub_begin, std::int64_t segments, const double* scale,
                void* H, std::int64_t f0, std::int64_t f1);

@@ -62,6 +62,7 @@ class Pass {
 
   void select(const at::Tensor& H) {
     a_.H = H.const_data_ptr();
+    if (!a_.se && query_tiles() < at::get_num_threads()) return select_together();
     run_tasks(query_tiles(), kernels_.layer_scratch(a_),
               [&](void* scratch, std::int64_t tile) { kernels_.select(a_, scratch, tile); });
   }
@@ -101,6 +102,24 @@ class Pass {
   }
 
   std::int64_t query_tiles() const { return static_cast<std::int64_t>(query_.tiles.size()); }
+  // Few tokens (a step of the recurrent form): the threads share each tile, first by features, then by
+  // channels.
+  void select_together() {
+    const Workspace shared(kernels_.shared_bytes(a_) * static_cast<std::size_t>(query_tiles()));
+    a_.shared = shared.data();
+    const std::int64_t parts = 2 * at::get_num_threads();
+    const auto run = [&](std::int64_t extent, std::int64_t unit, auto kernel) {
+      const std::int64_t units = (extent + unit - 1) / unit, slices = std::min(parts, units);
+      run_tasks(query_tiles() * slices, kernels_.layer_scratch(a_), [&](void* scratch, std::int64_t task) {
+        const std::int64_t i = task % slices;
+        kernel(a_, scratch, task / slices, units * i / slices * unit,
+               std::min(extent, units * (i + 1) / slices * unit));
+      });
+    };
+    run(a_.groups, 1, kernels_.select_gate);
+    run(a_.d, 48, kernels_.select_aggregate);
+  }
+
   std::int64_t context_tiles() const { return static_cast<std::int64_t>(context_.tiles.size()); }
   int panel() const { return 2 * kernels_.features_per_vector; }
 

@@ -81,6 +81,34 @@ class LayerTile {
     unpack_tokens<P>(out_, T_, a_.d, bias(a_.b_ag), rows_of(a_.out), tile_->count);
   }
 
+  // select() in two steps, for fewer tiles than threads: the gated features of the groups g0 .. g1 to shared
+  // memory,
+  void select_gate(std::int64_t tile, std::int64_t g0, std::int64_t g1) {
+    open(a_.tiles[tile], a_.pieces);
+    pack_tokens<P>(rows_of(a_.xq), tile_->count, a_.d, x_);
+    for (std::int64_t g = g0; g < g1; ++g) {
+      set_group(g);
+      gated_ = shared_gated(tile);
+      project(a_.w_se, x_, z_);
+      gate(z_, nullptr);
+    }
+  }
+  // then the output channels c0 .. c1 (c0 a multiple of the vector's lanes) from all groups.
+  void select_aggregate(std::int64_t tile, std::int64_t c0, std::int64_t c1) {
+    open(a_.tiles[tile], a_.pieces);
+    for (std::int64_t g = 0; g < a_.groups; ++g) {
+      set_group(g);
+      gated_ = shared_gated(tile);
+      aggregate(c0, c1);
+    }
+    Store** row = rows_of(a_.out);
+    for (int t = 0; t < tile_->count; ++t) row[t] += c0;
+    unpack_tokens<P>(out_, T_, c1 - c0, a_.b_ag ? bias(a_.b_ag) + c0 : nullptr, row, tile_->count);
+  }
+  static std::size_t shared_words(const LayerArgs& a) {
+    return static_cast<std::size_t>(a.groups * a.order * words_of<P>(a.group) * a.tile);
+  }
+
   // Both at once under a causal mask: the running sum goes from tile to tile, group by group.
   void scan(std::int64_t tile) {
     open(a_.tiles[tile], a_.pieces);
@@ -248,10 +276,15 @@ class LayerTile {
                           words_of<P>(a_.d) * kPanel<P>, tile_->count, z + c * F_ * T_, T_, false, weights_);
   }
   std::int64_t gated_step() const { return a_.order * words_of<P>(F_) * kPanel<P>; }
-  // out[d][T] += ag_proj of the gated group.
-  void aggregate() {
-    multiply_weights<P>(static_cast<const Store*>(a_.w_ag.data) + f0_, a_.w_ag.ld, a_.d, a_.order, F_, a_.D,
-                        gated_, gated_step(), tile_->count, out_, T_, g_ != 0, weights_);
+  Word* shared_gated(std::int64_t tile) const {
+    return static_cast<Word*>(a_.shared) + tile * shared_words(a_) +
+           g_ * a_.order * words_of<P>(a_.group) * T_;
+  }
+  // out[d][T] += ag_proj of the gated group; or only its channels c0 .. c1.
+  void aggregate() { aggregate(0, a_.d); }
+  void aggregate(std::int64_t c0, std::int64_t c1) {
+    multiply_weights<P>(static_cast<const Store*>(a_.w_ag.data) + c0 * a_.w_ag.ld + f0_, a_.w_ag.ld, c1 - c0,
+                        a_.order, F_, a_.D, gated_, gated_step(), tile_->count, out_, T_, g_ != 0, weights_);
   }
   // z[k*F][T] = gradient of the gated features.
   void unproject_output() {
