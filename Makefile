@@ -32,7 +32,7 @@ test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
 bench: build ## the operator against its own matrix products, PyTorch eager and torch.compile
-	@$(RUN) bench/operator.py
+	@$(RUN) bench/layer.py
 
 format: setup ## format the C++, CUDA and Python sources
 	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i

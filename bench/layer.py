@@ -75,10 +75,10 @@ def cases(args: argparse.Namespace) -> Iterable[tuple[str, int, list[Tensor]]]:
 def against_products(report: Report, args: argparse.Namespace) -> None:
     report.say(
         "## Against the layer's products\n\n"
-        "(a) is the three matrix products alone (nine for forward+backward), (b) the paper's listing, (c) the\n"
-        "listing under torch.compile; ours, (b) and (c) are multiples of (a). Goals: ours at most "
-        f"{FORWARD:.2f} forward\nand {BACKWARD:.2f} forward+backward, and ahead of (b) and (c). Spread: half the "
-        "way from the 10th to the 90th\npercentile of the times, for the least steady of the four."
+        "(a) is the three matrix products alone (nine for forward+backward), (b) the paper's listing, (c)\n"
+        "the same under torch.compile; ours, (b) and (c) are multiples of (a). Goals: ours at most "
+        f"{FORWARD:.2f}\nforward and {BACKWARD:.2f} forward+backward, and ahead of (b) and (c). Spread: half of "
+        "the 10th to the\n90th percentile of the times, for the least steady of the four."
     )
     table = report.table(
         "dtype", "    d", "     n", "   pass", "  (a) ms", "GFLOP/s", "spread", "  ours", "   (b)", "   (c)",
@@ -115,8 +115,8 @@ def against_products(report: Report, args: argparse.Namespace) -> None:
 def masked(report: Report, args: argparse.Namespace) -> None:
     report.say(
         "## Masks\n\n"
-        f"Multiples of the time without a mask. Goal: at most {MASKED:.2f} at any n. The keys mask leaves out a "
-        "tenth of\nthe tokens."
+        f"Multiples of the time without a mask. Goal: at most {MASKED:.2f} at any n. The keys mask leaves\n"
+        "out a tenth of the tokens."
     )
     one = max((n for n in args.sizes if n <= 4096), default=args.sizes[0])
     table = report.table("dtype", "    d", "     n", "   pass", " none ms", *(f"{m:>6}" for m in MASKS))

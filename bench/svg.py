@@ -1,5 +1,5 @@
-"""Line plots with logarithmic axes, written as SVG by hand: panels side by side on a card of its own, readable
-on light and on dark pages."""
+"""Line plots with logarithmic axes, written as SVG by hand: panels side by side on one card, readable on
+light and on dark pages."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ PANEL, PLOT, GAP, MARGIN, TOP, BOTTOM = (
 STYLE = """
   .card { fill: #ffffff; stroke: #d9dde3 } .grid { stroke: #e8ebef } .axis { stroke: #aab2bd }
   text { font: 13px system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; fill: #5b6572 }
-  .title { font-size: 19px; font-weight: 600; fill: #1d2430 } .head { font-size: 14px; font-weight: 600; fill: #1d2430 }
+  .title { font-size: 19px; font-weight: 600; fill: #1d2430 }
+  .head { font-size: 14px; font-weight: 600; fill: #1d2430 }
   .line { fill: none; stroke-width: 2.5; stroke-linejoin: round; stroke-linecap: round }
   .s0 { stroke: #0d7d74 } .d0, .t0 { fill: #0d7d74 } .s1 { stroke: #c8541b } .d1, .t1 { fill: #c8541b }
   .t0, .t1 { font-weight: 600 } .dot { stroke: #ffffff; stroke-width: 1.5 }

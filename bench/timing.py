@@ -47,16 +47,16 @@ class Sample:
 
 
 def interleave(
-    variants: dict[str, Callable[[], object]], budget: float, least: int = 5, most: int = 500
+    variants: dict[str, Callable[[], object]], budget: float, least: int = 5, most: int = 500, warm: int = 2
 ) -> dict[str, Sample]:
     """Calls the variants in turn, each round starting with another one, for about `budget` seconds: at least
-    `least` rounds and at most `most`. Two rounds before that are not counted."""
+    `least` rounds and at most `most`. The first `warm` rounds are not counted."""
     calls = list(variants.items())
     times: dict[str, list[float]] = {name: [] for name in variants}
     gc.collect()
     gc.disable()
     try:
-        rounds, done, warm = least, 0, 2
+        rounds, done = least, 0
         while done < rounds + warm:
             start = time.perf_counter()
             for name, call in calls:

@@ -25,15 +25,17 @@ function(pom_room name)
   set_property(GLOBAL APPEND PROPERTY POM_ROOMS pom_${name})
 endfunction()
 
-# pom_test(room/file.cpp [LINK target ...]): one GoogleTest program, registered with ctest under its path.
+# pom_test(room/file.cpp [LINK target ...] [ISA name ...]): one GoogleTest program, registered with ctest under its
+# path, and once more for each instruction set named (one that this machine would not choose by itself).
 function(pom_test source)
-  cmake_parse_arguments(TEST "" "" "LINK" ${ARGN})
+  cmake_parse_arguments(TEST "" "" "LINK;ISA" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
   string(REPLACE "/" "_" target test_${name})
   add_executable(${target} ${source})
   target_link_libraries(${target} PRIVATE pom_settings ${TEST_LINK} GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${target})
-  set(environment ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16)
+  # Threads that wait asleep, because tests run beside other work.
+  set(environment ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 OMP_WAIT_POLICY=PASSIVE)
   if(POM_SANITIZE MATCHES address) # a prebuilt torch marks no containers and keeps what it has to the end
     set(options detect_container_overflow=0)
     if("pom" IN_LIST TEST_LINK)
@@ -42,5 +44,9 @@ function(pom_test source)
     list(APPEND environment ASAN_OPTIONS=${options})
   endif()
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment}")
+  foreach(isa ${TEST_ISA})
+    add_test(NAME ${name}@${isa} COMMAND ${target})
+    set_tests_properties(${name}@${isa} PROPERTIES ENVIRONMENT "${environment};POM_CPU_ISA=${isa}")
+  endforeach()
   set_property(GLOBAL APPEND PROPERTY POM_TESTS ${source})
 endfunction()

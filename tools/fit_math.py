@@ -1,14 +1,16 @@
 """Fits the coefficients of pom/ops/cpu/math.h and prints them with the error they reach.
 
-erf(x / sqrt 2) = x P(x^2) / Q(x^2) on |x| <= 5.6, and 2^r = 1 + r R(r) on |r| <= 1/2, by least squares with Lawson's
-weights (which tend to the best fit in the largest error). Needs numpy and mpmath.
+erf(x / sqrt 2) = x P(x^2) / Q(x^2) on |x| <= 5.6, and 2^r = 1 + r R(r) on |r| <= 1/2, by least squares with
+Lawson's weights (which tend to the best fit in the largest error). Needs numpy and mpmath.
 """
 
 import mpmath
 import numpy as np
 
 
-def fit_erf(np_deg: int, nq_deg: int, limit: float = 5.6, points: int = 4000) -> tuple[np.ndarray, np.ndarray, float]:
+def fit_erf(
+    np_deg: int, nq_deg: int, limit: float = 5.6, points: int = 4000
+) -> tuple[np.ndarray, np.ndarray, float]:
     x = limit * (1 - np.cos(np.linspace(0.001, np.pi / 2, points)))
     truth = np.array([float(mpmath.erf(mpmath.mpf(v) / mpmath.sqrt(2))) for v in x])
     s = (x / limit) ** 2  # scaled, for conditioning

@@ -114,8 +114,9 @@ void check_sequences(const char* op, Problem& p, const char* q_name, const at::T
 }
 
 void check_mask(const char* op, Problem& p, const at::Tensor& q, const at::Tensor& k, const Mask& mask) {
-  check(mask.block >= 0, op,
-        ": block: expected a number of tokens of at least 1 (0 for no causal mask), got ", mask.block);
+  constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // far beyond any sequence, far from overflow
+  check(mask.block >= 0 && mask.block <= kLongest, op,
+        ": block: expected a number of tokens from 1 to 2^40 (0 for no causal mask), got ", mask.block);
   check(mask.window >= 0, op, ": window: expected a number of blocks of at least 1 (0 for no window), got ",
         mask.window);
   check(mask.window == 0 || mask.block > 0, op, ": window: expected only with a causal mask, got window ",

@@ -165,7 +165,8 @@ TEST(Mixer, PackedSequencesEqualOneByOne) {
   const std::vector<std::int64_t> ends{0, 5, 6, 6, 80, 411, 413, 700};
   const at::Tensor x = at::randn({700, 24}), cu = at::tensor(ends, at::kInt);
   const at::NoGradGuard no_grad;
-  for (const Mask& mask : {Mask::none(), Mask::causal(), Mask::block_causal(3, 2), Mask::block_causal(50)}) {
+  for (const Mask& mask : {Mask::none(), Mask::causal(), Mask::block_causal(3, 2), Mask::block_causal(50),
+                           Mask::causal(200), Mask::block_causal(40, 5)}) {
     const at::Tensor packed = mixer_layer(x, x, w, 2, mask, {cu, cu});
     for (std::size_t s = 1; s < ends.size(); ++s) {
       if (ends[s] == ends[s - 1]) continue;
@@ -369,11 +370,14 @@ TEST(Errors, FusedPathIsNeverReplacedSilently) {
   const LayerWeights w = random_weights({1, 0, 0, 8, 2, 1}, at::kFloat);
   const at::Tensor x = at::randn({1, 6, 8});
   const PathGuard guard(Path::fused);
-  const at::NoGradGuard no_grad;
-  EXPECT_EQ(message([&] {
-              mixer_layer(x, x, w, 2, Mask::full(at::ones({1, 6, 6}, at::kBool)));
-            }),
-            "mixer_layer: path: fused was asked for, but a full mask has no fused kernel");
+  for (const bool grad : {false, true}) {
+    const at::AutoGradMode mode(grad);
+    const at::Tensor q = x.detach().requires_grad_(grad);
+    EXPECT_EQ(message([&] {
+                mixer_layer(q, q, w, 2, Mask::full(at::ones({1, 6, 6}, at::kBool)));
+              }),
+              "mixer_layer: path: fused was asked for, but a full mask has no fused kernel");
+  }
 }
 
 }  // namespace

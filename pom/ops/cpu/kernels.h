@@ -66,7 +66,14 @@ struct ScanRule {
   std::int64_t block = 0;   // tokens of a block
   std::int64_t window = 0;  // blocks seen, 0 for all
   std::int64_t state_rows() const { return window ? 1 + 2 * window : 2; }
+  std::int64_t blocks(std::int64_t tokens) const { return (tokens + block - 1) / block; }
 };
+
+// A window that a whole sequence fits into is none: decided for each sequence, so that neighbours change no
+// bit.
+inline std::int64_t window_within(std::int64_t window, std::int64_t blocks) {
+  return window < blocks ? window : 0;
+}
 
 struct LayerArgs {
   std::int64_t d = 0, D = 0, order = 0;  // D features of one degree; k*D = order * D

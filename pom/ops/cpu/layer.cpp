@@ -144,7 +144,8 @@ class Pass {
       longest = std::max(longest, problem_.keys[s]);
     }
     a_.tile = tile_size(tokens);
-    a_.scan.window = problem_.block && problem_.window * problem_.block < longest ? problem_.window : 0;
+    if (problem_.block)
+      a_.scan.window = window_within(problem_.window, ScanRule{problem_.block, 0}.blocks(longest));
     a_.scan_length = problem_.keys.data();
     if (scans()) {
       a_.scan.block = problem_.block;

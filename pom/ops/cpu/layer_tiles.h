@@ -525,16 +525,17 @@ class LayerTile {
         const std::int64_t some = F_ - f < L ? F_ - f : L, at = c * a_.D + f0_ + f;
         Acc* rows = z + (c * F_ + f) * T_;
         turn(rows, some, true);
-        const Walker<Acc> walker{carry + at, kD_, a_.scan.window, some};
         for (int i = 0; i < tile_->pieces; ++i) {
           const Piece& piece = pieces_[backwards ? tile_->pieces - 1 - i : i];
           const std::int64_t n = a_.scan_length[piece.sequence];
+          const std::int64_t blocks = a_.scan.blocks(n);
+          const Walker<Acc> walker{carry + at, kD_, window_within(a_.scan.window, blocks), some};
           const std::int64_t offset = piece.sequence * kD_ + at;
           const V<Acc> first =
               a_.init_sum ? load_some(static_cast<const Acc*>(a_.init_sum) + offset, some) : V<Acc>{};
-          const V<Acc> seen = walk_tokens<Acc>(walker, a_.scan, walk_ + piece.offset * L, piece.start,
-                                               piece.count, (n + a_.scan.block - 1) / a_.scan.block,
-                                               factor ? factor + piece.offset : nullptr, backwards, first);
+          const V<Acc> seen =
+              walk_tokens<Acc>(walker, a_.scan, walk_ + piece.offset * L, piece.start, piece.count, blocks,
+                               factor ? factor + piece.offset : nullptr, backwards, first);
           if (a_.final_sum && piece.start + piece.count == n)
             store_some(static_cast<Acc*>(a_.final_sum) + offset, seen, some);
         }

@@ -22,7 +22,7 @@ struct MixPass {
     std::int64_t longest = 0;
     for (const std::int64_t n : p.keys) longest = std::max(longest, n);
     a.scan.block = p.block;
-    a.scan.window = p.block && p.window * p.block < longest ? p.window : 0;
+    if (p.block) a.scan.window = window_within(p.window, a.scan.blocks(longest));
     a.plain_mean = !p.masked();
   }
 

@@ -63,7 +63,7 @@ class MixRows {
   void set_block(std::int64_t s, std::int64_t f, std::int64_t f1) {
     s_ = s, f_ = f, F_ = f1 - f < kBlock ? f1 - f : kBlock;
     n_ = a_.keys_count[s];
-    blocks_ = a_.scan.block ? (n_ + a_.scan.block - 1) / a_.scan.block : 0;
+    blocks_ = a_.scan.block ? a_.scan.blocks(n_) : 0;
   }
   std::int64_t begin(std::int64_t b) const { return b * a_.scan.block; }
   std::int64_t end(std::int64_t b) const {
@@ -146,7 +146,7 @@ class MixRows {
     }
     each([&](std::int64_t c, std::int64_t v) {
       const std::int64_t i = c * kBlock + v;
-      const Walker<Acc> walker{state_ + i, width_, a_.scan.window, L};
+      const Walker<Acc> walker{state_ + i, width_, window_within(a_.scan.window, blocks_), L};
       const V<Acc> factor = splat(static_cast<Acc>(inverse)), sum = load(sum_ + i);
       const V<Acc> seen =
           walker.add(backwards ? blocks_ - 1 - b : b, backwards ? sum * factor : sum, V<Acc>{});

@@ -79,9 +79,9 @@ void walk_segments(const LayerArgs& a, const std::int64_t* begin, std::int64_t s
                    A* H, A* state, bool backwards, std::int64_t f0, std::int64_t f1) {
   const std::int64_t kD = a.order * a.D;
   for (std::int64_t f = f0; f < f1; f += kLanes<A>) {
-    const Walker<A> walker{state + f, kD, a.scan.window, f1 - f};
     for (std::int64_t s = 0; s < sequences; ++s) {
       const std::int64_t blocks = begin[s + 1] - begin[s];
+      const Walker<A> walker{state + f, kD, window_within(a.scan.window, blocks), f1 - f};
       for (std::int64_t i = 0; i < blocks; ++i) {
         const std::int64_t segment = begin[s] + (backwards ? blocks - 1 - i : i);
         A* h = H + segment * kD + f;
