@@ -37,7 +37,7 @@ def growing() -> dict[str, dict[int, tuple[float, float]]]:
     print(
         f"One layer over a whole sequence, d = {D}: time of a forward pass, and memory beyond input, weights"
     )
-    print("and output. Attention is quicker on short sequences (a third of the weights), then quadratic.\n")
+    print("and output. PoM has three times the weights of attention, and nothing quadratic.\n")
     print(HEAD.format("tokens"))
     found: dict[str, dict[int, tuple[float, float]]] = {kind: {} for kind in MAKERS}
     for n in SIZES:
@@ -56,10 +56,8 @@ def growing() -> dict[str, dict[int, tuple[float, float]]]:
 
 def streaming() -> None:
     """A block of tokens after ever more of them: a state of one size against a cache that grows."""
-    print(
-        f"\nAn endless sequence, {BLOCK} tokens at a time: time of the next step, and what is kept of those seen"
-    )
-    print("before. PoM keeps a sum and a count; attention the keys and values of every token.\n")
+    print(f"\nAn endless sequence, {BLOCK} tokens at a time: time of the next step, and what is kept of the")
+    print("tokens seen. PoM keeps a sum and a count; attention the keys and values of every token.\n")
     print(HEAD.format("seen"))
     pom, attention = libpom.PoM(D), Attention(D, HEADS)
     x = torch.randn(1, BLOCK, D)

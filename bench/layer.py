@@ -77,8 +77,8 @@ def against_products(report: Report, args: argparse.Namespace) -> None:
         "## Against the layer's products\n\n"
         "(a) is the three matrix products alone (nine for forward+backward), (b) the paper's listing, (c)\n"
         "the same under torch.compile; ours, (b) and (c) are multiples of (a). Goals: ours at most "
-        f"{FORWARD:.2f}\nforward and {BACKWARD:.2f} forward+backward, and ahead of (b) and (c). Spread: half of "
-        "the 10th to the\n90th percentile of the times, for the least steady of the four."
+        f"{FORWARD:.2f}\nforward and {BACKWARD:.2f} forward+backward, and ahead of (b) and (c). Spread: half "
+        "of the 10th to the\n90th percentile of the times, for the least steady of the four."
     )
     table = report.table(
         "dtype", "    d", "     n", "   pass", "  (a) ms", "GFLOP/s", "spread", "  ours", "   (b)", "   (c)",

@@ -2,18 +2,12 @@
 light and on dark pages."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-PANEL, PLOT, GAP, MARGIN, TOP, BOTTOM = (
-    400,
-    240,
-    84,
-    76,
-    112,
-    72,
-)  # pixels: a plot's width and height, around it
+# Pixels: a plot's width and height, between two, and around them; a series' name is written right of its end.
+PANEL, PLOT, GAP, MARGIN, TOP, BOTTOM = 400, 240, 134, 76, 112, 72
 STYLE = """
   .card { fill: #ffffff; stroke: #d9dde3 } .grid { stroke: #e8ebef } .axis { stroke: #aab2bd }
   text { font: 13px system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; fill: #5b6572 }
@@ -32,12 +26,11 @@ STYLE = """
 
 @dataclass
 class Panel:
-    """Series by name, each a list of (x, y), all positive; the first two have colours."""
+    """Series by short name, each a list of (x, y), all positive; there are colours for two."""
 
     title: str
     series: dict[str, list[tuple[float, float]]]
     unit: tuple[tuple[float, str], ...] = ((1, ""),)  # (size, suffix) from the largest, for the ticks of y
-    notes: dict[str, str] = field(default_factory=dict)  # what to add to a series' name at its end
 
 
 def _count(x: float) -> str:
@@ -89,13 +82,7 @@ def _series(panel: Panel, x: _Scale, y: _Scale) -> list[str]:
         places = [(x(a), y(b)) for a, b in points]
         parts.append(f'<polyline class="line s{i}" points="{" ".join(f"{a:g},{b:g}" for a, b in places)}"/>')
         parts += [f'<circle class="dot d{i}" cx="{a:g}" cy="{b:g}" r="4"/>' for a, b in places]
-        (a, b), note = places[-1], panel.notes.get(name, "")
-        label = f"{name} {note}".strip()
-        if a > x.end - 60:  # at the right edge: above its end, which a line that rises leaves free
-            below = places[-1][1] < min(b for _, b in places[:-1]) - 8
-            parts.append(_text(a + 2, b + (24 if below else -13), label, f"t{i}", "end"))
-        else:
-            parts.append(_text(a + 11, b + 4.5, label, f"t{i}"))
+        parts.append(_text(places[-1][0] + 11, places[-1][1] + 4.5, name, f"t{i}"))
     return parts
 
 
@@ -103,7 +90,7 @@ def write(path: Path, title: str, subtitle: str, panels: list[Panel], x_label: s
     """The panels beside each other, with one range of x."""
     xs = sorted({a for panel in panels for points in panel.series.values() for a, _ in points})
     ticks = [a for i, a in enumerate(xs) if i % 2 == 0] if len(xs) > 6 else xs
-    width = MARGIN + len(panels) * PANEL + (len(panels) - 1) * GAP + 36
+    width = MARGIN + len(panels) * PANEL + (len(panels) - 1) * GAP + 60
     height = TOP + PLOT + BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '

@@ -20,12 +20,14 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor means(const at::Tensor& xc, const LayerWeights& w, std::int64_t order, const at::Tensor& visible,
                  at::ScalarType type) {
   at::Tensor sums = at::zeros({visible.size(0), w.ho_weight.size(0)}, xc.options().dtype(type));
+  at::Tensor counts = at::full({visible.size(0), 1}, 1e-7, xc.options().dtype(at::kDouble));
   for (std::int64_t t = 0; t < xc.size(0); t += kContextTile) {
     const at::Tensor tokens = xc.slice(0, t, t + kContextTile);
     const at::Tensor p = composed::powers(linear(tokens, w.ho_weight, w.ho_bias), order);
-    sums.addmm_(visible.slice(1, t, t + kContextTile).to(type), p.to(type));
+    const at::Tensor seen = visible.slice(1, t, t + kContextTile).to(type);
+    sums.addmm_(seen, p.to(type));
+    counts.add_(seen.sum(1, /*keepdim=*/true));
   }
-  const at::Tensor counts = visible.sum(1, /*keepdim=*/true, at::kDouble) + 1e-7;
   return sums.div_(counts.to(type));
 }
 

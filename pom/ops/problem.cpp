@@ -146,12 +146,15 @@ void check_mask(const char* op, Problem& p, const at::Tensor& q, const at::Tenso
         mask.visible.scalar_type());
   check(mask.visible.device() == q.device(), op, ": mask: expected device ", q.device().str(), ", got ",
         mask.visible.device().str());
+  if (mask.visible.scalar_type() == at::kBool) {  // its bytes are 0 and 1 already
+    p.visible = mask.visible.contiguous().view(at::kByte);
+    return;
+  }
   p.visible = mask.visible.ne(0);
-  if (mask.visible.scalar_type() != at::kBool)
-    check(at::equal(p.visible, mask.visible.to(at::kDouble).eq(1)), op,
-          ": mask: expected bool or only the values 0 and 1, got others in a tensor of ",
-          mask.visible.scalar_type());
-  p.visible = p.visible.to(at::kByte).contiguous();
+  check(at::equal(p.visible, mask.visible.to(at::kDouble).eq(1)), op,
+        ": mask: expected bool or only the values 0 and 1, got others in a tensor of ",
+        mask.visible.scalar_type());
+  p.visible = p.visible.contiguous().view(at::kByte);
 }
 
 }  // namespace
