@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup build demo test bench format format-check asan install clean
+.PHONY: help setup library build demo test bench format format-check asan install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,18 +21,22 @@ help: ## this list
 setup: ## install what is missing: system packages, and .venv with the pinned torch
 	@./setup
 
-build: setup ## libpom.so and the tests, into build/release
+library: setup ## libpom.so, into build/release
 	@cmake --preset release --log-level=NOTICE
+	@cmake --build $(BUILD) --parallel $(JOBS) --target pom
+
+build: library ## libpom.so and the C++ tests
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
-demo: build ## the operator against attention on growing sequences
+demo: library ## the operator against attention on growing sequences
 	@$(RUN) bench/demo.py
 
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
-bench: build ## the operator against its own matrix products, PyTorch eager and torch.compile
+bench: library ## time against the matrix products alone, PyTorch eager and torch.compile; then memory
 	@$(RUN) bench/layer.py
+	@$(RUN) bench/memory.py
 
 format: setup ## format the C++, CUDA and Python sources
 	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i
@@ -45,7 +49,7 @@ format-check: setup ## whether they are formatted
 asan: setup ## the C++ tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) tests/run.py --preset asan build c++
 
-install: build ## the library, its headers and find_package(pom), into PREFIX=/usr/local
+install: library ## the library, its headers and find_package(pom), into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean: ## remove what was built; .venv stays

@@ -1,5 +1,6 @@
 #include "pom/ops/composed.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -35,10 +36,11 @@ at::Tensor block_counts(std::int64_t n, std::int64_t block, std::int64_t window,
 at::Tensor means(const at::Tensor& p, const Mask& mask) {
   const auto type = sum_type(p);
   if (mask.block > 0) {
-    const at::Tensor counts = block_counts(p.size(1), mask.block, mask.window, p.options()) + kEps;
+    const std::int64_t block = std::min(mask.block, p.size(1));  // a longer one would only be padded
+    const at::Tensor counts = block_counts(p.size(1), block, mask.window, p.options()) + kEps;
     const at::Tensor H =
-        block_sums(p.to(type), mask.block, mask.window) / counts.to(type).unsqueeze(0).unsqueeze(-1);
-    return H.repeat_interleave(mask.block, 1).slice(1, 0, p.size(1));
+        block_sums(p.to(type), block, mask.window) / counts.to(type).unsqueeze(0).unsqueeze(-1);
+    return H.repeat_interleave(block, 1).slice(1, 0, p.size(1));
   }
   if (!mask.visible.defined()) return p.mean(1, /*keepdim=*/true, type);
   const at::Tensor visible = mask.visible.ne(0);
@@ -107,7 +109,8 @@ std::pair<at::Tensor, at::Tensor> mixer_scan(const at::Tensor& x, const LayerWei
                             at::arange(1, x.size(1) + 1, x.options().dtype(at::kDouble)) + kEps;
   const at::Tensor gate = at::sigmoid(linear(x, w.se_weight, w.se_bias));
   const at::Tensor H = seen / counts.to(sum.scalar_type()).unsqueeze(-1);
-  return {linear(gate * H.to(gate.scalar_type()), w.ag_weight, w.ag_bias), seen.select(1, x.size(1) - 1)};
+  return {linear(gate * H.to(gate.scalar_type()), w.ag_weight, w.ag_bias),
+          seen.select(1, x.size(1) - 1).contiguous()};
 }
 
 }  // namespace pom::ops::composed

@@ -23,9 +23,9 @@ at::Tensor means(const at::Tensor& xc, const LayerWeights& w, std::int64_t order
   at::Tensor counts = at::full({visible.size(0), 1}, 1e-7, xc.options().dtype(at::kDouble));
   for (std::int64_t t = 0; t < xc.size(0); t += kContextTile) {
     const at::Tensor tokens = xc.slice(0, t, t + kContextTile);
-    const at::Tensor p = composed::powers(linear(tokens, w.ho_weight, w.ho_bias), order);
+    const at::Tensor p = composed::powers(linear(tokens, w.ho_weight, w.ho_bias).to(type), order);
     const at::Tensor seen = visible.slice(1, t, t + kContextTile).to(type);
-    sums.addmm_(seen, p.to(type));
+    sums.addmm_(seen, p);
     counts.add_(seen.sum(1, /*keepdim=*/true));
   }
   return sums.div_(counts.to(type));

@@ -224,8 +224,8 @@ Problem check_summary(const at::Tensor& xc, const at::Tensor& ho_weight, const a
 Problem check_select(const at::Tensor& xq, const at::Tensor& H, const LayerWeights& w) {
   constexpr const char* op = "mixer_select";
   check_tokens(op, "xq", xq, 3);
-  check(w.se_weight.dim() == 2, op, ": se_weight: expected 2 dimensions (features, channels), got shape ",
-        shape_text(w.se_weight));
+  check(w.se_weight.dim() == 2 && w.se_weight.size(0) > 0, op,
+        ": se_weight: expected 2 dimensions (features, channels), got shape ", shape_text(w.se_weight));
   Problem p;
   p.d = xq.size(2), p.D = w.se_weight.size(0), p.order = 1;
   check_weight(op, "se_weight", w.se_weight, p.D, p.d, xq);

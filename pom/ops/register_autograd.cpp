@@ -56,6 +56,14 @@ bool composed_only(const char* op, const Mask& mask, std::int64_t order) {
   return uncovered;
 }
 
+// The inputs under new names. Differentiating with respect to these gives each input's own share, also where
+// two are the same tensor or one was computed from another.
+variable_list aliases(const variable_list& inputs) {
+  variable_list result;
+  for (const at::Tensor& t : inputs) result.push_back(t.defined() ? t.view_as(t) : t);
+  return result;
+}
+
 // Gradients of `inputs` (those defined and wanted) of a composed result, with a graph for the next
 // derivative.
 variable_list composed_gradients(const at::Tensor& out, const at::Tensor& dout, const variable_list& inputs) {
@@ -124,13 +132,13 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
     const variable_list v = ctx->get_saved_variables();
     const std::int64_t order = ctx->saved_data["order"].toInt(), block = ctx->saved_data["block"].toInt(),
                        window = ctx->saved_data["window"].toInt();
-    const variable_list inputs(v.begin(), v.begin() + 8);
     variable_list result(14);
     if (at::GradMode::is_enabled()) {
-      const LayerWeights w{v[2], v[3], v[4], v[5], v[6], v[7]};
+      const variable_list in = aliases({v.begin(), v.begin() + 8});
+      const LayerWeights w{in[2], in[3], in[4], in[5], in[6], in[7]};
       const at::Tensor out =
-          composed::mixer_layer(v[0], v[1], w, order, {v[8], block, window}, {v[9], v[10]});
-      const variable_list g = composed_gradients(out, grads[0], inputs);
+          composed::mixer_layer(in[0], in[1], w, order, {v[8], block, window}, {v[9], v[10]});
+      const variable_list g = composed_gradients(out, grads[0], in);
       std::copy(g.begin(), g.end(), result.begin());
       return result;
     }
@@ -187,11 +195,17 @@ at::Tensor layer_autograd(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT
 }
 
 // The recurrent halves are for inference; where a gradient is wanted, the composed operations carry it.
+void refuse_forced(const char* op) {
+  check(path() != Path::fused, op,
+        ": path: fused was asked for, but gradients of this go through the composed operations");
+}
+
 at::Tensor summary_autograd(const at::Tensor& xc, const at::Tensor& ho_weight, const OptTensor& ho_bias,
                             std::int64_t order, const OptTensor& mask) {
   refuse_functorch("mixer_summary");
   const at::Tensor b = tensor_of(ho_bias);
   if ((at::GradMode::is_enabled() && any<wants_grad>(xc, ho_weight, b)) || any<is_dual>(xc, ho_weight, b)) {
+    refuse_forced("mixer_summary");
     if (concrete(xc)) check_summary(xc, ho_weight, b, order, tensor_of(mask));
     return composed::mixer_summary(xc, {ho_weight, b, {}, {}, {}, {}}, order, tensor_of(mask));
   }
@@ -207,6 +221,7 @@ at::Tensor select_autograd(const at::Tensor& xq, const at::Tensor& H, const at::
   if ((at::GradMode::is_enabled() &&
        any<wants_grad>(xq, H, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) ||
       any<is_dual>(xq, H, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) {
+    refuse_forced("mixer_select");
     if (concrete(xq)) check_select(xq, H, w);
     return composed::mixer_select(xq, H, w);
   }
@@ -222,6 +237,7 @@ std::tuple<at::Tensor, at::Tensor> scan_autograd(const at::Tensor& x, POM_WEIGHT
   if ((at::GradMode::is_enabled() &&
        any<wants_grad>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) ||
       any<is_dual>(x, sum, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias)) {
+    refuse_forced("mixer_scan");
     if (concrete(x)) check_scan(x, w, order, sum, count);
     return composed::mixer_scan(x, w, order, sum, count);
   }

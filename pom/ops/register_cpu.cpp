@@ -20,6 +20,25 @@ bool use_fused(const char* op, const Problem& problem) {
   return covered;
 }
 
+// The inner operators are reached through autograd, which asks first; but anybody may call them.
+void require_fused(const char* op, const Problem& problem) {
+  check(cpu::covers(problem), op, ": expected a mask and an order with a fused kernel, got ",
+        problem.full ? std::string("a full mask") : "order " + std::to_string(problem.order));
+}
+void check_shape(const char* op, const char* name, const at::Tensor& t,
+                 const std::vector<std::int64_t>& shape, at::ScalarType type) {
+  check(t.sizes() == at::IntArrayRef(shape) && t.scalar_type() == type, op, ": ", name, ": expected ", type,
+        " of shape ", at::IntArrayRef(shape), ", got ", t.scalar_type(), " of shape ", shape_text(t));
+}
+std::vector<std::int64_t> shape_with(const at::Tensor& x, std::int64_t last) {
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = last;
+  return shape;
+}
+at::ScalarType sum_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 at::Tensor empty_part(const at::Tensor& like) {
   return at::empty({0}, like.options());
 }
@@ -31,7 +50,7 @@ at::Tensor mixer_cpu(const at::Tensor& ho, const at::Tensor& se, std::int64_t or
   const Mask m = mask_of(mask, block, window);
   const Packing packing = packing_of(cu_q, cu_k);
   const Problem problem = check_mixer("mixer", ho, se, order, m, packing);
-  if (!use_fused("mixer", problem)) return composed::polynomial_mixer(ho, se, order, m, packing);
+  if (!use_fused("mixer", problem)) return composed::polynomial_mixer(ho, se, order, m, packing).contiguous();
   return cpu::mix_forward(problem, ho, se);
 }
 
@@ -40,6 +59,8 @@ std::tuple<at::Tensor, at::Tensor> mixer_backward_cpu(const at::Tensor& dout, co
                                                       POM_MASK_ARGS) {
   const Problem problem =
       check_mixer("mixer_backward", ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
+  require_fused("mixer_backward", problem);
+  check_shape("mixer_backward", "dout", dout, se.sizes().vec(), se.scalar_type());
   return cpu::mix_backward(problem, dout, ho, se);
 }
 
@@ -51,7 +72,7 @@ at::Tensor layer_cpu(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARGS
   const Problem problem = check_layer("mixer_layer", xq, xc, w, order, m, packing);
   if (!use_fused("mixer_layer", problem)) {
     if (problem.full && path() == Path::automatic) return full_mask_layer(xq, xc, w, order, problem.visible);
-    return composed::mixer_layer(xq, xc, w, order, m, packing);
+    return composed::mixer_layer(xq, xc, w, order, m, packing).contiguous();
   }
   return cpu::layer_forward(problem, xq, xc, w, nullptr);
 }
@@ -61,6 +82,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer_train_cpu(
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
   const Problem problem =
       check_layer("mixer_layer", xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
+  require_fused("mixer_layer", problem);
   cpu::Saved saved;
   const at::Tensor out = cpu::layer_forward(problem, xq, xc, w, &saved);
   return {out, saved.ho, saved.se, saved.H};
@@ -73,6 +95,14 @@ Gradients8 layer_backward_cpu(const at::Tensor& dout, const at::Tensor& xq, cons
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
   const Problem problem = check_layer("mixer_layer_backward", xq, xc, w, order, mask_of(mask, block, window),
                                       packing_of(cu_q, cu_k));
+  constexpr const char* op = "mixer_layer_backward";
+  require_fused(op, problem);
+  check_shape(op, "dout", dout, xq.sizes().vec(), xq.scalar_type());
+  check_shape(op, "ho", ho, shape_with(xc, problem.kD()), xq.scalar_type());
+  check_shape(op, "se", se, shape_with(xq, problem.kD()), xq.scalar_type());
+  check_shape(op, "H", H, {cpu::saved_rows(problem), problem.kD()}, sum_type(xq));
+  check(ho.is_contiguous() && se.is_contiguous() && H.is_contiguous(), op,
+        ": ho, se, H: expected what mixer_layer_train gave, got strided views");
   const cpu::Gradients g = cpu::layer_backward(problem, dout, xq, xc, w, {ho, se, H}, need_x, need_w);
   return {or_empty(g.xq, xq),
           or_empty(g.xc, xq),
@@ -96,7 +126,7 @@ at::Tensor select_cpu(const at::Tensor& xq, const at::Tensor& H, const at::Tenso
                       const OptTensor& se_bias, const at::Tensor& ag_weight, const OptTensor& ag_bias) {
   const LayerWeights w{{}, {}, se_weight, tensor_of(se_bias), ag_weight, tensor_of(ag_bias)};
   const Problem problem = check_select(xq, H, w);
-  if (path() == Path::composed) return composed::mixer_select(xq, H, w);
+  if (path() == Path::composed) return composed::mixer_select(xq, H, w).contiguous();
   return cpu::layer_select(problem, xq, H, w);
 }
 
@@ -118,10 +148,6 @@ at::Tensor like_with_last(const at::Tensor& x, const c10::SymInt& last) {
 at::Tensor like_shape(const at::Tensor& x) {
   return at::empty_symint(x.sym_sizes(), x.options());
 }
-at::ScalarType sum_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 at::Tensor mixer_meta(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
   return like_shape(se);
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "pom/base/error.h"
@@ -210,6 +211,33 @@ TEST(Mixer, NeighboursInTheBatchChangeNoBit) {
   }
 }
 
+// Gradients that themselves have a graph are the same gradients: also where inputs are one tensor or depend
+// on another.
+TEST(Mixer, CreateGraphGivesTheSameGradients) {
+  at::manual_seed(14);
+  const LayerWeights w = random_weights({1, 0, 0, 8, 2, 1}, at::kDouble);
+  const at::Tensor x = at::randn({1, 5, 8}, at::kDouble).requires_grad_(true);
+  const std::function<at::Tensor()> calls[] = {
+      [&] { return mixer_layer(x, x, w, 2); }, [&] { return mixer_layer(x, x.tanh(), w, 2, Mask::causal()); },
+      [&] { return polynomial_mixer(x, x, 2); }, [&] { return polynomial_mixer(x, x.tanh(), 2); }};
+  for (const auto& call : calls) {
+    const at::Tensor plain = torch::autograd::grad({call().square().sum()}, {x})[0];
+    const at::Tensor graph = torch::autograd::grad({call().square().sum()}, {x}, {}, std::nullopt, true)[0];
+    EXPECT_LT(error(graph.detach(), plain), 1e-12);
+  }
+}
+
+TEST(Mixer, NoQueriesGiveZeroGradients) {
+  const LayerWeights w = random_weights({1, 0, 0, 48, 3, 2}, at::kFloat);
+  const at::Tensor q = at::zeros({1, 0, 48}).requires_grad_(true),
+                   c = at::randn({1, 300, 48}).requires_grad_(true);
+  std::vector<at::Tensor> leaves{q, c};
+  for (const at::Tensor& t : list_of(w)) leaves.push_back(t.detach().requires_grad_(true));
+  const at::Tensor out = mixer_layer(q, c, from_list(leaves, 2), 3);
+  for (const at::Tensor& g : torch::autograd::grad({out.sum()}, leaves))
+    EXPECT_EQ(g.abs().sum().item<float>(), 0);
+}
+
 TEST(Mixer, StridedViewsAndEmptyBatch) {
   at::manual_seed(6);
   const LayerWeights w = random_weights({2, 0, 0, 16, 2, 1}, at::kFloat);
@@ -364,6 +392,19 @@ TEST(Errors, NameTheArgumentWhatWasExpectedAndWhatCame) {
       "mixer_layer: cu_q: expected offsets that never decrease, got 2 after 3");
   MixerState state = MixerState::start(3, 16, x);
   expect([&] { step(x, state, w, 2); }, "step: state: expected a batch of 2 like x, got 3");
+}
+
+TEST(Errors, InnerOperatorsCheckToo) {
+  const at::Tensor h = at::randn({1, 4, 34});
+  const auto backward = c10::Dispatcher::singleton().findSchemaOrThrow("pom::mixer_backward", "");
+  const auto call = [&](const at::Tensor& dout, std::int64_t order) {
+    torch::jit::Stack stack{dout, h, h, order, c10::IValue(), 0, 0, c10::IValue(), c10::IValue()};
+    backward.callBoxed(stack);
+  };
+  EXPECT_EQ(message([&] { call(h, 17); }),
+            "mixer_backward: expected a mask and an order with a fused kernel, got order 17");
+  EXPECT_NE(message([&] { call(h.slice(1, 0, 1), 2); }).find("mixer_backward: dout: expected"),
+            std::string::npos);
 }
 
 TEST(Errors, FusedPathIsNeverReplacedSilently) {

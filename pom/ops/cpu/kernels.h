@@ -116,6 +116,7 @@ struct LayerArgs {
   void *db_ho = nullptr, *db_se = nullptr, *db_ag = nullptr;  // arithmetic type
   void* Hrows = nullptr;     // scan masks: H of every token, laid out like ho
   const void* dp = nullptr;  // dense masks: gradient of the sum, one row of k*D per segment
+  bool backward = false;     // scratch for it is wanted
   bool need_x = false, need_w = false;
 };
 

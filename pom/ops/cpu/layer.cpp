@@ -232,14 +232,6 @@ class Pass {
   LayerArgs a_;
 };
 
-at::Tensor saved_H(const Problem& p, const at::Tensor& like) {
-  std::int64_t total = 0;
-  for (const std::int64_t n : p.keys) total += n;
-  const std::int64_t each = p.keys.empty() ? 0 : p.keys[0];
-  return at::empty({saved_rows<std::int64_t>(p.sequences(), each, total, p.block, p.packed), p.kD()},
-                   sums_like(like));
-}
-
 std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = last;
@@ -289,6 +281,13 @@ class WeightSums {
 
 }  // namespace
 
+std::int64_t saved_rows(const Problem& p) {
+  std::int64_t total = 0;
+  for (const std::int64_t n : p.keys) total += n;
+  const std::int64_t each = p.keys.empty() ? 0 : p.keys[0];
+  return saved_rows<std::int64_t>(p.sequences(), each, total, p.block, p.packed);
+}
+
 bool covers(const Problem& problem) {
   static_assert(kMaxFusedOrder == kMaxOrder);
   return !problem.full && problem.order <= kMaxOrder;
@@ -305,7 +304,7 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
     pass.args().ho = saved->ho.data_ptr();
     pass.args().se = saved->se.data_ptr();
   }
-  at::Tensor H = saved_H(problem, xq);
+  at::Tensor H = at::empty({saved_rows(problem), problem.kD()}, sums_like(xq));
   if (saved) saved->H = H;
   if (pass.scans())
     pass.scan();
@@ -320,6 +319,7 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   Gradients g;
   Pass pass(problem, xq, xc, w);
   LayerArgs& a = pass.args();
+  a.backward = true;
   a.need_x = need_x, a.need_w = need_w;
   a.dout = pass.rows(dout, problem.query_start);
   a.ho = saved.ho.data_ptr(), a.se = saved.se.data_ptr();
@@ -331,10 +331,13 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   }
   std::optional<WeightSums> sums;
   if (need_w) sums.emplace(pass, g, w, xq);
-  if (pass.scans())
+  if (pass.query_tiles() == 0) {  // no queries: nothing depends on anything
+    if (need_x) g.xq.zero_(), g.xc.zero_();
+  } else if (pass.scans()) {
     pass.backward_scan();
-  else
+  } else {
     pass.backward_segments(saved.H);
+  }
   if (sums) sums->finish(g, problem, xq);
   return g;
 }

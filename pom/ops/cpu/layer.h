@@ -27,6 +27,8 @@ Int saved_rows(const Int& sequences, const Int& keys_each, const Int& keys_total
   return packed ? keys_total / block + sequences : sequences * ((keys_each + (block - 1)) / block);
 }
 
+std::int64_t saved_rows(const Problem& problem);
+
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                          const LayerWeights& weights, Saved* saved);
 

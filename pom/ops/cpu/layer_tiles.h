@@ -42,7 +42,7 @@ class LayerTile {
     take(bias_ho_, kF);
     take(bias_se_, kF);
     take(walk_, T_ * L);
-    const bool scan = a_.scan.block != 0, backward = a_.dout.data != nullptr;
+    const bool scan = a_.scan.block != 0, backward = a_.backward;
     take(z2_, scan ? kF * T_ : 0);
     take(x2_, scan && !backward ? T_ * words_of<P>(a_.d) : 0);
     take(out2_, scan && backward ? round_up(a_.d, kStrips * kRows) * T_ : 0);

@@ -58,9 +58,9 @@ POM_INLINE V<double> vexp(V<double> x) {
   return lanewise(x, [](double v) { return std::exp(v); });
 }
 
-// erf(x / sqrt 2) = x P(x^2) / Q(x^2), clamped where it is 1 in fp32.
+// erf(x / sqrt 2) = x P(x^2) / Q(x^2), which passes 1 just where erf is 1 in fp32.
 POM_INLINE V<float> erf_over_sqrt2(V<float> x) {
-  x = clamp(x, -5.6f, 5.6f);
+  x = clamp(x, -6.0f, 6.0f);
   const V<float> u = x * x;
   V<float> p = splat(4.428989691e-08f), q = splat(1.180200180e-06f);
   p = p * u + splat(1.271303500e-05f);
@@ -73,7 +73,7 @@ POM_INLINE V<float> erf_over_sqrt2(V<float> x) {
   q = q * u + splat(2.528344570e-01f);
   p = p * u + splat(7.978844431e-01f);
   q = q * u + splat(1.0f);
-  return x * p * reciprocal(q);
+  return clamp(x * p * reciprocal(q), -1.0f, 1.0f);
 }
 POM_INLINE V<double> erf_over_sqrt2(V<double> x) {
   return lanewise(x, [](double v) { return std::erf(v * 0.70710678118654752440); });

@@ -137,13 +137,14 @@ class MixRows {
   void walk_block(std::int64_t b, bool backwards) {
     const std::int64_t seen_from = a_.scan.window && b >= a_.scan.window ? begin(b - a_.scan.window + 1) : 0;
     const double inverse = 1.0 / (1e-7 + static_cast<double>(end(b) - seen_from));
-    clear(sum_);
-    for (std::int64_t t = begin(b); t < end(b); ++t) {
+    sum_in_parts(end(b) - begin(b), [&](std::int64_t i) {
+      const std::int64_t t = begin(b) + i;
       if (backwards)
-        add(sum_, [&](std::int64_t c, std::int64_t v) { return gated_gradient(t, c, v); });
+        add(part_, [&](std::int64_t c, std::int64_t v) { return gated_gradient(t, c, v); });
       else
-        add_powers(t, sum_);
-    }
+        add_powers(t, part_);
+      return 1;
+    });
     each([&](std::int64_t c, std::int64_t v) {
       const std::int64_t i = c * kBlock + v;
       const Walker<Acc> walker{state_ + i, width_, window_within(a_.scan.window, blocks_), L};

@@ -8,7 +8,7 @@ namespace {
 class Builder {
  public:
   Builder(Plan& plan, int tile) : plan_(plan), tile_(tile) { open(); }
-  ~Builder() {
+  void finish() {
     if (plan_.tiles.back().count == 0) plan_.tiles.pop_back();
   }
 
@@ -57,6 +57,7 @@ Plan plan_segments(const std::vector<std::int64_t>& lengths, std::int64_t block,
     }
     plan.segment_begin.push_back(plan.segments());
   }
+  builder.finish();
   return plan;
 }
 
@@ -66,6 +67,7 @@ Plan plan_scan(const std::vector<std::int64_t>& lengths, std::int64_t block, int
   Builder builder(plan, tile);
   for (std::size_t s = 0; s < lengths.size(); ++s)
     builder.add({static_cast<std::int64_t>(s), 0, 0, 0, 0, 0}, lengths[s], block);
+  builder.finish();
   return plan;
 }
 
