@@ -98,9 +98,10 @@ class MixerFunction : public torch::autograd::Function<MixerFunction> {
                        window = ctx->saved_data["window"].toInt();
     variable_list result(8);
     if (at::GradMode::is_enabled()) {
+      const variable_list in = aliases({v[0], v[1]});
       const at::Tensor out =
-          composed::polynomial_mixer(v[0], v[1], order, {v[2], block, window}, {v[3], v[4]});
-      const variable_list g = composed_gradients(out, grads[0], {v[0], v[1]});
+          composed::polynomial_mixer(in[0], in[1], order, {v[2], block, window}, {v[3], v[4]});
+      const variable_list g = composed_gradients(out, grads[0], in);
       result[0] = g[0], result[1] = g[1];
       return result;
     }
