@@ -50,7 +50,7 @@ def tree(tmp_path_factory):
 
 
 def pip(tree, *arguments, **environment):
-    hidden = ("LIBPOM_LIBRARY", "PYTHONPATH")
+    hidden = ("LIBPOM_LIBRARY", "PYTHONPATH", "LIBPOM_REQUIRE_EXTENSION")
     env = {name: value for name, value in os.environ.items() if name not in hidden} | environment
     command = [sys.executable, "-m", "pip", "-v", *arguments]
     done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True)

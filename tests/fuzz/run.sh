@@ -14,5 +14,5 @@ mkdir -p "$work/corpus/safetensors" "$work/findings"
   "$root"/pom/io/safetensors{,_error,_header,_write}.cpp -o "$work/safetensors_fuzz"
 
 "$work/safetensors_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=8192 \
-  -print_final_stats=1 -dict="$root/tests/fuzz/safetensors.dict" -artifact_prefix="$work/findings/" \
+  -verbosity=0 -print_final_stats=1 -dict="$root/tests/fuzz/safetensors.dict" -artifact_prefix="$work/findings/" \
   "$work/corpus/safetensors" "$root/tests/hostile/safetensors" "$root/tests/golden/safetensors"
