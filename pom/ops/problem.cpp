@@ -203,6 +203,26 @@ Problem check_mixer(const char* op, const at::Tensor& ho, const at::Tensor& se, 
   return p;
 }
 
+Problem check_stream_layer(const at::Tensor& x, const LayerWeights& w, std::int64_t order) {
+  constexpr const char* op = "mixer_half";
+  check(x.dim() == 3, op, ": x: expected (B, N, d), got ", shape_text(x));
+  Problem p;
+  p.queries.assign(static_cast<std::size_t>(x.size(0)), x.size(1));
+  p.keys = p.queries;
+  check(x.size(1) > 0, op, ": x: expected at least one token, got ", shape_text(x));
+  p.d = x.size(2), p.order = order;
+  const std::int64_t kD = w.ho_weight.size(0);
+  check_order(op, order, kD, "ho_weight");
+  p.D = kD / order;
+  check_weight(op, "ho_weight", w.ho_weight, kD, p.d, w.ho_weight);
+  check_weight(op, "se_weight", w.se_weight, kD, p.d, w.ho_weight);
+  check_weight(op, "ag_weight", w.ag_weight, p.d, kD, w.ho_weight);
+  check_bias(op, "ho_bias", w.ho_bias, kD, w.ho_weight);
+  check_bias(op, "se_bias", w.se_bias, kD, w.ho_weight);
+  check_bias(op, "ag_bias", w.ag_bias, p.d, w.ho_weight);
+  return p;
+}
+
 Problem check_summary(const at::Tensor& xc, const at::Tensor& ho_weight, const at::Tensor& ho_bias,
                       std::int64_t order, const at::Tensor& keys) {
   constexpr const char* op = "mixer_summary";

@@ -3,15 +3,20 @@
 #include <string>
 
 #include "pom/base/error.h"
+#include "pom/ops/cpu/dense.h"
 #include "pom/ops/cpu/kernels.h"
 
 namespace pom::ops::cpu {
 
 const Kernels* kernels_base(DType dtype);
+const DenseKernels* dense_base(DType dtype);
 #if defined(POM_X86)
 const Kernels* kernels_avx2(DType dtype);
 const Kernels* kernels_avx512(DType dtype);
 const Kernels* kernels_avx512bf16(DType dtype);
+const DenseKernels* dense_avx2(DType dtype);
+const DenseKernels* dense_avx512(DType dtype);
+const DenseKernels* dense_avx512bf16(DType dtype);
 #endif
 
 namespace {
@@ -40,6 +45,11 @@ int chosen_level() {
   fail("POM_CPU_ISA: expected base, avx2, avx512 or avx512bf16, got '", wanted, "'");
 }
 
+int level() {
+  static const int level = chosen_level();
+  return level;
+}
+
 }  // namespace
 
 void yield_thread() {
@@ -47,14 +57,23 @@ void yield_thread() {
 }
 
 const Kernels& kernel_table(DType dtype) {
-  static const int level = chosen_level();
 #if defined(POM_X86)
-  if (level == avx512bf16)
+  if (level() == avx512bf16)
     if (const Kernels* table = kernels_avx512bf16(dtype)) return *table;
-  if (level >= avx512) return *kernels_avx512(dtype);
-  if (level >= avx2) return *kernels_avx2(dtype);
+  if (level() >= avx512) return *kernels_avx512(dtype);
+  if (level() >= avx2) return *kernels_avx2(dtype);
 #endif
   return *kernels_base(dtype);
+}
+
+const DenseKernels& dense_table(DType dtype) {
+#if defined(POM_X86)
+  if (level() == avx512bf16)
+    if (const DenseKernels* table = dense_avx512bf16(dtype)) return *table;
+  if (level() >= avx512) return *dense_avx512(dtype);
+  if (level() >= avx2) return *dense_avx2(dtype);
+#endif
+  return *dense_base(dtype);
 }
 
 }  // namespace pom::ops::cpu

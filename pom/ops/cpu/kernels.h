@@ -61,6 +61,12 @@ struct Matrix {
   std::int64_t ld = 0;  // elements between rows
 };
 
+// One row of values for each sequence, arithmetic type.
+struct PerSequence {
+  const void* data = nullptr;
+  std::int64_t stride = 0;
+};
+
 // A running sum that walks blocks in order (or backwards): the causal masks, with or without a window.
 struct ScanRule {
   std::int64_t block = 0;   // tokens of a block
@@ -94,6 +100,12 @@ struct LayerArgs {
   void* sums = nullptr;               // arithmetic type, one row of k*D per sub
   const void* H = nullptr;            // arithmetic type, one row of k*D per segment
   void *ho = nullptr, *se = nullptr;  // saved projections, tile by tile [feature][token]; null at inference
+
+  // Within a network: xq and xc are the residual stream (arithmetic type), normalised and modulated as they
+  // are read; the result is added to `out`, which is that stream, through a gate.
+  bool stream = false;
+  PerSequence scale, shift, gate;
+  double eps = 0;
 
   void* shared =
       nullptr;  // gated features of all groups of all tiles, where a tile is shared between threads

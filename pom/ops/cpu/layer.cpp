@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pom/ops/cpu/dense_run.h"
 #include "pom/ops/cpu/plan.h"
 #include "pom/ops/cpu/run.h"
 
@@ -18,7 +19,9 @@ constexpr std::int64_t kSlice = 64;  // features one task folds
 class Pass {
  public:
   Pass(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w)
-      : problem_(problem), kernels_(kernel_table(dtype_of(xq))), like_(xq) {
+      : problem_(problem),
+        kernels_(kernel_table(dtype_of(w.ho_weight.defined() ? w.ho_weight : w.se_weight))),
+        like_(xq) {
     a_.d = problem.d, a_.D = problem.D, a_.order = problem.order;
     a_.group = group_size(a_.order, a_.D);
     a_.groups = (a_.D + a_.group - 1) / a_.group;
@@ -353,6 +356,19 @@ at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::
   pass.args().out = pass.rows(out, problem.query_start);
   pass.select(H.contiguous());
   return out;
+}
+
+void mixer_stream(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
+                  const at::Tensor& gate) {
+  const Problem problem = check_stream_layer(x, w, order);
+  Pass pass(problem, x, x, w);
+  LayerArgs& a = pass.args();
+  a.stream = true;
+  a.out = a.xq;
+  a.scale = per_sequence(m.scale), a.shift = per_sequence(m.shift), a.gate = per_sequence(gate),
+  a.eps = m.eps;
+  const at::Tensor H = at::empty({problem.sequences(), problem.kD()}, x.options());
+  pass.select(pass.context_means(H));
 }
 
 std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x,

@@ -5,8 +5,7 @@
 // Scratch holds, lanes being tokens: z[k*F][T], panels of x, of the gated features, and out[d][T].
 #pragma once
 
-#include "pom/ops/cpu/math.h"
-#include "pom/ops/cpu/panels.h"
+#include "pom/ops/cpu/row_panels.h"
 #include "pom/ops/cpu/walk.h"
 
 namespace pom::ops::cpu {
@@ -33,6 +32,9 @@ class LayerTile {
     take(gated_, a_.order * words_of<P>(a_.group) * T_);
     take(weights_, maximum(weights_scratch<P>(1, a_.d), weights_scratch<P>(a_.order, a_.group)));
     take(row_, T_);
+    take(scale_, a_.stream ? T_ : 0);
+    take(shift_, a_.stream ? T_ : 0);
+    take(prepared_, a_.stream ? prepared_scratch<P>(a_.d) : 0);
     const std::int64_t line = T_ + L;  // a spread row may run over its end by a vector
     take(spread_, line);
     take(visible_, line);
@@ -59,7 +61,7 @@ class LayerTile {
   // The partial sums of a tile of context tokens, for the feature groups g0 .. g1.
   void context(std::int64_t tile, std::int64_t g0, std::int64_t g1) {
     open(a_.ctiles[tile], a_.cpieces);
-    pack_tokens<P>(rows_of(a_.xc), tile_->count, a_.d, x_);
+    pack(a_.xc, x_);
     for (std::int64_t g = g0; g < g1; ++g) {
       set_group(g);
       project(a_.w_ho, x_, z_);
@@ -71,21 +73,21 @@ class LayerTile {
   // Queries against a known H.
   void select(std::int64_t tile) {
     open(a_.tiles[tile], a_.pieces);
-    pack_tokens<P>(rows_of(a_.xq), tile_->count, a_.d, x_);
+    pack(a_.xq, x_);
     for (std::int64_t g = 0; g < a_.groups; ++g) {
       set_group(g);
       project(a_.w_se, x_, z_);
       gate(z_, nullptr);
       aggregate();
     }
-    unpack_tokens<P>(out_, T_, a_.d, bias(a_.b_ag), rows_of(a_.out), tile_->count);
+    unpack(0, a_.d);
   }
 
   // select() in two steps, for fewer tiles than threads: the gated features of the groups g0 .. g1 to shared
   // memory,
   void select_gate(std::int64_t tile, std::int64_t g0, std::int64_t g1) {
     open(a_.tiles[tile], a_.pieces);
-    pack_tokens<P>(rows_of(a_.xq), tile_->count, a_.d, x_);
+    pack(a_.xq, x_);
     for (std::int64_t g = g0; g < g1; ++g) {
       set_group(g);
       gated_ = shared_gated(tile);
@@ -101,9 +103,7 @@ class LayerTile {
       gated_ = shared_gated(tile);
       aggregate(c0, c1);
     }
-    Store** row = rows_of(a_.out);
-    for (int t = 0; t < tile_->count; ++t) row[t] += c0;
-    unpack_tokens<P>(out_, T_, c1 - c0, a_.b_ag ? bias(a_.b_ag) + c0 : nullptr, row, tile_->count);
+    unpack(c0, c1);
   }
   static std::size_t shared_words(const LayerArgs& a) {
     return static_cast<std::size_t>(a.groups * a.order * words_of<P>(a.group) * a.tile);
@@ -112,9 +112,9 @@ class LayerTile {
   // Both at once under a causal mask: the running sum goes from tile to tile, group by group.
   void scan(std::int64_t tile) {
     open(a_.tiles[tile], a_.pieces);
-    pack_tokens<P>(rows_of(a_.xc), tile_->count, a_.d, x_);
+    pack(a_.xc, x_);
     const bool self = a_.xc.data == a_.xq.data && a_.xc.row == a_.xq.row && a_.xc.sequence == a_.xq.sequence;
-    if (!self) pack_tokens<P>(rows_of(a_.xq), tile_->count, a_.d, x2_);
+    if (!self) pack(a_.xq, x2_);
     visible_counts();
     for (std::int64_t g = 0; g < a_.groups; ++g) {
       set_group(g);
@@ -127,7 +127,7 @@ class LayerTile {
       gate(z2_, z_);
       aggregate();
     }
-    unpack_tokens<P>(out_, T_, a_.d, bias(a_.b_ag), rows_of(a_.out), tile_->count);
+    unpack(0, a_.d);
   }
 
   // H of every token again, from the saved projections.
@@ -244,13 +244,40 @@ class LayerTile {
   // Row r of the group is feature `feature(r)` of all k*D.
   std::int64_t feature(std::int64_t r) const { return r / F_ * a_.D + f0_ + r % F_; }
 
-  Store** rows_of(const Rows& x) {
-    Store** row = row_;
+  template <class X = Store>
+  X** rows_of(const Rows& x) {
+    X** row = reinterpret_cast<X**>(row_);
     for (int p = 0; p < tile_->pieces; ++p)
       for (int t = 0; t < pieces_[p].count; ++t)
         row[pieces_[p].offset + t] =
-            static_cast<Store*>(x.data) + x.at(pieces_[p].sequence, pieces_[p].start + t);
+            static_cast<X*>(x.data) + x.at(pieces_[p].sequence, pieces_[p].start + t);
     return row;
+  }
+  const Acc** rows_of(const PerSequence& values, const Acc** row) {
+    for (int p = 0; p < tile_->pieces; ++p)
+      for (int t = 0; t < pieces_[p].count; ++t)
+        row[pieces_[p].offset + t] =
+            static_cast<const Acc*>(values.data) + pieces_[p].sequence * values.stride;
+    return row;
+  }
+  // The tile's tokens to panels.
+  void pack(const Rows& x, Word* panels) {
+    if (!a_.stream) return pack_tokens<P>(rows_of(x), tile_->count, a_.d, panels);
+    pack_normalised<P>(rows_of<Acc>(x), rows_of(a_.scale, scale_), rows_of(a_.shift, shift_), tile_->count,
+                       a_.d, a_.eps, prepared_, panels);
+  }
+  // Channels c0 .. c1 of the result, which are the first of out_.
+  void unpack(std::int64_t c0, std::int64_t c1) {
+    const Store* b = a_.b_ag ? bias(a_.b_ag) + c0 : nullptr;
+    if (!a_.stream) {
+      Store** row = rows_of(a_.out);
+      for (int t = 0; t < tile_->count; ++t) row[t] += c0;
+      return unpack_tokens<P>(out_, T_, c1 - c0, b, row, tile_->count);
+    }
+    Acc** row = rows_of<Acc>(a_.out);
+    const Acc** gate = rows_of(a_.gate, scale_);
+    for (int t = 0; t < tile_->count; ++t) row[t] += c0, gate[t] += c0;
+    unpack_residual<P>(out_, T_, c1 - c0, b, row, gate, tile_->count);
   }
   static const Store* bias(const void* b) { return static_cast<const Store*>(b); }
   Store* saved(void* buffer, std::int64_t r) const {
@@ -641,6 +668,8 @@ class LayerTile {
   Acc *out_, *out2_, *z_, *z2_, *walk_;
   Acc *spread_, *visible_, *inverse_, *pair_even_, *pair_odd_, *bias_ho_, *bias_se_;
   Store** row_;
+  const Acc **scale_, **shift_;
+  Acc* prepared_;
 };
 
 }  // namespace

@@ -1,0 +1,19 @@
+// The dense products on torch's threads.
+#pragma once
+
+#include "pom/ops/cpu/dense.h"
+#include "pom/ops/inference.h"
+
+namespace pom::ops::cpu {
+
+// args' rows, modulation and choices are set; this adds the matrices and runs. `second` may have no weight.
+void run_dense(DenseArgs args, const Dense& first, const Dense& second);
+
+Rows stream_rows(const at::Tensor& x);  // (B, N, d) or (R, d), the last dimension contiguous
+PerSequence per_sequence(const at::Tensor& values);
+
+// x += gate * mixer_layer(modulated norm of x)
+void mixer_stream(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights,
+                  std::int64_t order, const at::Tensor& gate);
+
+}  // namespace pom::ops::cpu
