@@ -1,0 +1,88 @@
+#include "pom/models/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include "pom/base/error.h"
+#include "pom/base/suggest.h"
+
+namespace pom::models {
+namespace {
+
+// The paper's sizes. The published DiPoM configurations narrow the feed-forward; DiT has 4 throughout.
+struct Size {
+  std::string_view name;
+  std::int64_t depth, dim, pom_ffw, heads;
+};
+constexpr std::array<Size, 4> kSizes{
+    {{"S", 12, 384, 3, 6}, {"B", 12, 768, 3, 12}, {"L", 24, 1024, 2, 16}, {"XL", 28, 1152, 2, 16}}};
+constexpr std::array<std::int64_t, 3> kPatches{2, 4, 8};
+constexpr std::int64_t kDitFfw = 4;
+
+NetworkConfig make_variant(const Size& size, std::int64_t patch, bool attention) {
+  NetworkConfig config;
+  config.variant = detail::concat(attention ? "DiT-" : "DiPoM-", size.name, "/", patch);
+  config.depth = size.depth;
+  config.dim = size.dim;
+  config.patch = patch;
+  config.heads = size.heads;
+  config.mixer = attention ? "attention" : "pom";
+  config.ffw_expand = attention ? kDitFfw : size.pom_ffw;
+  return config;
+}
+
+const std::vector<NetworkConfig>& table() {
+  static const std::vector<NetworkConfig> variants = [] {
+    std::vector<NetworkConfig> all;
+    for (const bool attention : {false, true})
+      for (const Size& size : kSizes)
+        for (const std::int64_t patch : kPatches) all.push_back(make_variant(size, patch, attention));
+    return all;
+  }();
+  return variants;
+}
+
+bool same_letters(std::string_view a, std::string_view b) {
+  return std::ranges::equal(
+      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+}  // namespace
+
+const std::vector<std::string>& variant_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const NetworkConfig& config : table()) all.push_back(config.variant);
+    return all;
+  }();
+  return names;
+}
+
+NetworkConfig variant(std::string_view name) {
+  for (const NetworkConfig& config : table())
+    if (same_letters(config.variant, name)) return config;
+  fail("network: variant: unknown name \"", name, "\"", suggestion(name, variant_names()));
+}
+
+void check_config(const NetworkConfig& config, std::string_view where) {
+  NetworkConfig copy = config;  // fields() hands out references that may be written
+  copy.fields([&](const Field& field, const auto& value) { check_value(field, value, where); });
+  check(config.dim % 4 == 0, where,
+        "dim: expected a multiple of 4 (the position code has sine and cosine of two axes), got ",
+        config.dim);
+  check(!config.attention() || config.dim % config.heads == 0, where,
+        "heads: expected a divisor of dim = ", config.dim, ", got ", config.heads);
+  if (config.variant.empty()) return;
+  const NetworkConfig named = variant(config.variant);
+  const auto agree = [&](std::string_view field, const auto& expected, const auto& got) {
+    check(expected == got, where, field, ": expected ", expected, ", as the variant ", named.variant,
+          " has, got ", got, "; leave \"variant\" out for a network of another size");
+  };
+  agree("dim", named.dim, config.dim);
+  agree("depth", named.depth, config.depth);
+  agree("patch", named.patch, config.patch);
+  agree("mixer", named.mixer, config.mixer);
+}
+
+}  // namespace pom::models

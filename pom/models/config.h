@@ -1,0 +1,63 @@
+// What a network is, as config.json says it, and the table of the variants that have a name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pom/base/fields.h"
+
+namespace pom::models {
+
+// DiPoM (mixer "pom") and its baseline DiT (mixer "attention") are one network with another mixer.
+struct NetworkConfig {
+  std::string kind = "dipom";
+  std::string variant;          // a name of the table, or empty for a network of free size
+  std::int64_t dim = 384;       // width of a token
+  std::int64_t depth = 12;      // blocks
+  std::int64_t patch = 2;       // side of the square of latent pixels that is a token
+  std::int64_t channels = 4;    // of the latent
+  std::int64_t classes = 1000;  // the embedding has one row more, for "no class"
+  std::string mixer = "pom";
+  std::int64_t order = 2, order_expand = 2;  // of the Polynomial Mixer
+  std::int64_t heads = 6;                    // of attention
+  std::int64_t ffw_expand = 3;               // the feed-forward has ffw_expand * dim hidden features
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "kind", .help = "family of networks", .choices = {"dipom"}}, kind);
+    visit(Field{.name = "variant", .help = "name in the table of variants; gives the defaults of the rest"},
+          variant);
+    visit(Field{.name = "dim", .help = "width of a token", .least = 4, .most = 65536}, dim);
+    visit(Field{.name = "depth", .help = "blocks", .least = 1, .most = 1000}, depth);
+    visit(Field{.name = "patch", .help = "side of a token in latent pixels", .least = 1, .most = 256}, patch);
+    visit(Field{.name = "channels", .help = "channels of the latent", .least = 1, .most = 4096}, channels);
+    visit(Field{.name = "classes", .help = "classes, without \"no class\"", .least = 1, .most = 1e7},
+          classes);
+    visit(Field{.name = "mixer", .help = "what mixes tokens", .choices = {"pom", "attention"}}, mixer);
+    visit(Field{.name = "order", .help = "degree of the mixer", .least = 1, .most = 64}, order);
+    visit(Field{.name = "order_expand", .help = "features of a degree, in widths", .least = 1, .most = 64},
+          order_expand);
+    visit(Field{.name = "heads", .help = "heads of attention", .least = 1, .most = 1024}, heads);
+    visit(Field{.name = "ffw_expand", .help = "hidden features, in widths", .least = 1, .most = 64},
+          ffw_expand);
+  }
+
+  bool attention() const { return mixer == "attention"; }
+  std::int64_t features() const { return order * order_expand * dim; }  // of the mixer
+  std::int64_t tokens(std::int64_t height, std::int64_t width) const {  // of a latent
+    return (height / patch) * (width / patch);
+  }
+};
+
+// What the fields cannot say one by one: dim divisible by 4 (and by heads), a variant that is what its name
+// says. Throws pom::Error that begins with `where`.
+void check_config(const NetworkConfig& config, std::string_view where = "network: ");
+
+// "DiPoM-S/2" … "DiPoM-XL/8", "DiT-S/2" … "DiT-XL/8".
+const std::vector<std::string>& variant_names();
+// By its name, in any letter case; an unknown one is an error that suggests the nearest.
+NetworkConfig variant(std::string_view name);
+
+}  // namespace pom::models

@@ -1,0 +1,66 @@
+#include "pom/models/counts.h"
+
+#include <algorithm>
+
+#include <ATen/Parallel.h>
+
+#include "pom/base/error.h"
+#include "pom/models/weights.h"
+
+namespace pom::models {
+namespace {
+
+std::int64_t bytes_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+std::int64_t stream_bytes(at::ScalarType dtype) {  // of the residual stream and of sums
+  return dtype == at::kDouble ? 8 : 4;
+}
+
+}  // namespace
+
+std::int64_t count_parameters(const NetworkConfig& config) {
+  std::int64_t total = 0;
+  for (const TensorSpec& tensor : expected_tensors(config)) {
+    std::int64_t elements = 1;
+    for (const std::int64_t n : tensor.shape) elements *= n;
+    total += elements;
+  }
+  return total;
+}
+
+std::int64_t count_macs(const NetworkConfig& c, std::int64_t height, std::int64_t width) {
+  const std::int64_t n = c.tokens(height, width), d = c.dim, pixels = c.patch * c.patch * c.channels;
+  const std::int64_t mixer = c.attention() ? 4 * d * d + 2 * n * d : 3 * c.features() * d;
+  const std::int64_t token = 2 * pixels * d + c.depth * (mixer + 2 * c.ffw_expand * d * d);
+  const std::int64_t conditioning = 8 * d * d + c.depth * 6 * d * d + 2 * d * d;
+  return n * token + conditioning;
+}
+
+SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
+                               at::ScalarType dtype, bool guided, std::int64_t steps) {
+  const std::int64_t n = c.tokens(height, width), d = c.dim, stream = stream_bytes(dtype);
+  const std::int64_t pixels = c.patch * c.patch * c.channels, rows = guided ? 2 : 1;
+  SamplingMemory m;
+  m.weights = count_parameters(c) * bytes_of(dtype);
+  constexpr std::int64_t tile = 256, sub = 64;
+  m.fixed = at::get_num_threads() * tile * (4 * d + 2 * 192) * stream + n * d * stream    // scratch, position
+            + std::min<std::int64_t>(steps * rows, 64) * (6 * c.depth + 2) * d * stream;  // modulations
+  const std::int64_t mixer =
+      c.attention() ? 5 * n * d * bytes_of(dtype) : (n / sub + 2) * c.features() * stream;
+  m.per_picture = rows * (n * d * stream + mixer + 4 * n * pixels * stream) + 6 * n * pixels * stream;
+  return m;
+}
+
+std::int64_t training_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
+                             at::ScalarType dtype, std::int64_t batch) {
+  const std::int64_t n = c.tokens(height, width), d = c.dim, element = bytes_of(dtype);
+  const std::int64_t masters = count_parameters(c) * 5 * stream_bytes(dtype);  // with gradient, moments, EMA
+  const std::int64_t copy = element < 4 ? count_parameters(c) * element : 0;   // for the products
+  const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + 2 * d;
+  const std::int64_t block =
+      mixer + 2 * c.ffw_expand * d + 6 * d;  // what one token leaves for the backward pass
+  return masters + copy + batch * n * c.depth * block * element;
+}
+
+}  // namespace pom::models

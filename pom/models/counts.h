@@ -1,0 +1,31 @@
+// What a network costs, counted without making it: parameters, multiply-adds, memory.
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/ScalarType.h>
+
+#include "pom/models/config.h"
+
+namespace pom::models {
+
+std::int64_t count_parameters(const NetworkConfig& config);
+
+// Multiply-adds of one evaluation for one picture whose latent is height x width: the matrix products, and
+// what grows with the tokens beside them (the mixer's sums, attention's two products).
+std::int64_t count_macs(const NetworkConfig& config, std::int64_t height, std::int64_t width);
+
+struct SamplingMemory {
+  std::int64_t weights = 0;      // bytes once
+  std::int64_t fixed = 0;        // bytes once, for working space of the threads
+  std::int64_t per_picture = 0;  // bytes for each picture of a batch (both halves where guided)
+};
+SamplingMemory sampling_memory(const NetworkConfig& config, std::int64_t height, std::int64_t width,
+                               at::ScalarType dtype, bool guided, std::int64_t steps);
+
+// Bytes for a training step with AdamW and EMA: masters, gradients, two moments, EMA (fp32) and activations
+// in `dtype` for `batch` pictures.
+std::int64_t training_memory(const NetworkConfig& config, std::int64_t height, std::int64_t width,
+                             at::ScalarType dtype, std::int64_t batch);
+
+}  // namespace pom::models

@@ -1,0 +1,84 @@
+#include "pom/models/dipom.h"
+
+#include <torch/nn/modules/activation.h>
+
+#include "pom/base/error.h"
+#include "pom/nn/embeddings.h"
+
+namespace pom::models {
+
+DiPoMImpl::DiPoMImpl(const NetworkConfig& config, std::uint64_t seed) : config_(config) {
+  check_config(config, "DiPoM: ");
+  const std::int64_t d = config.dim;
+  classes_emb = register_module("classes_emb", torch::nn::Embedding(config.classes + 1, d));
+  time_emb = register_module("time_emb", torch::nn::Sequential(torch::nn::Linear(d, 4 * d), torch::nn::SiLU(),
+                                                               torch::nn::Linear(4 * d, d)));
+  in_conv = register_module(
+      "in_conv",
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(config.channels, d, config.patch).stride(config.patch)));
+  layers = register_module("layers", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < config.depth; ++i)
+    layers->push_back(nn::ModulatedBlock(nn::BlockOptions{
+        d, config.attention(), config.order, config.order_expand, config.heads, config.ffw_expand}));
+  out_mod = register_module("out_mod", nn::silu_linear(d, 2 * d));
+  out_proj = register_module("out_proj", torch::nn::Linear(d, config.patch * config.patch * config.channels));
+  set_weights(initial_weights(config, seed));
+}
+
+at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& y) {
+  check_latents("DiPoM", x, config_);
+  check(t.dim() == 1 && t.size(0) == x.size(0), "DiPoM: t: expected shape (", x.size(0), "), got ",
+        t.sizes());
+  check(y.dim() == 1 && y.size(0) == x.size(0) && y.scalar_type() == at::kLong,
+        "DiPoM: y: expected int64 of shape (", x.size(0), "), got ", y.scalar_type(), " of shape ",
+        y.sizes());
+  const std::int64_t rows = x.size(2) / config_.patch, columns = x.size(3) / config_.patch;
+  const at::Tensor time = nn::time_features(t, config_.dim).to(x.scalar_type());
+  const at::Tensor c = classes_emb->forward(y) + time_emb->forward(time);  // (B, d)
+  at::Tensor tokens = in_conv->forward(x).flatten(2).transpose(1, 2);      // (B, N, d)
+  tokens = tokens + positions(rows, columns, tokens);
+  for (const auto& layer : *layers) tokens = layer->as<nn::ModulatedBlock>()->forward(tokens, c);
+  const std::vector<at::Tensor> m = out_mod->forward(c).chunk(2, -1);
+  const at::Tensor pixels = out_proj->forward(nn::modulated_norm(tokens, m[0], m[1]));  // (B, N, p * p * C)
+  return unpatchify(pixels, rows, columns, config_.patch);
+}
+
+at::Tensor DiPoMImpl::positions(std::int64_t rows, std::int64_t columns, const at::Tensor& like) {
+  const bool same = positions_.defined() && rows == rows_ && columns == columns_ &&
+                    positions_.scalar_type() == like.scalar_type() && positions_.device() == like.device();
+  if (!same) {
+    positions_ = nn::position_code(rows, columns, config_.dim, like.scalar_type()).to(like.device());
+    rows_ = rows, columns_ = columns;
+  }
+  return positions_;
+}
+
+Weights DiPoMImpl::weights() const {
+  Weights weights;
+  for (const auto& item : named_parameters()) weights[item.key()] = item.value().detach().clone();
+  return weights;
+}
+
+void DiPoMImpl::set_weights(const Weights& weights) {
+  check_weights(weights, config_, "DiPoM: weights");
+  torch::NoGradGuard no_grad;
+  for (auto& item : named_parameters()) item.value().copy_(weights.at(item.key()));
+}
+
+at::Tensor unpatchify(const at::Tensor& tokens, std::int64_t rows, std::int64_t columns, std::int64_t patch) {
+  const std::int64_t B = tokens.size(0), C = tokens.size(2) / (patch * patch);
+  return tokens.reshape({B, rows, columns, patch, patch, C})
+      .permute({0, 5, 1, 3, 2, 4})
+      .reshape({B, C, rows * patch, columns * patch});
+}
+
+void check_latents(std::string_view where, const at::Tensor& x, const NetworkConfig& config) {
+  check(x.dim() == 4 && x.size(1) == config.channels, where, ": x: expected shape (B, ", config.channels,
+        ", H, W), got ", x.sizes());
+  check(x.size(2) >= config.patch && x.size(3) >= config.patch && x.size(2) % config.patch == 0 &&
+            x.size(3) % config.patch == 0,
+        where, ": x: expected sides that the patch (", config.patch, ") divides, got ", x.size(2), " x ",
+        x.size(3));
+}
+
+}  // namespace pom::models

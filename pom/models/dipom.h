@@ -1,0 +1,50 @@
+// The class-conditional network: DiPoM, or its attention baseline DiT, as a module with gradients. Sampling
+// goes through Denoiser, which computes the same from the same weights.
+#pragma once
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "pom/models/weights.h"
+#include "pom/nn/modulated_block.h"
+
+namespace pom::models {
+
+class DiPoMImpl : public torch::nn::Module {
+ public:
+  // With the values of initial_weights(config, seed).
+  explicit DiPoMImpl(const NetworkConfig& config, std::uint64_t seed = 0);
+
+  // x (B, C, H, W), t (B) in [0, 1], y (B) int64 with config.classes for "no class" -> (B, C, H, W).
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& y);
+
+  const NetworkConfig& config() const { return config_; }
+
+  // Copies of all parameters by name, and back: names, shapes and nothing else must be the network's.
+  Weights weights() const;
+  void set_weights(const Weights& weights);
+
+  torch::nn::Embedding classes_emb{nullptr};
+  torch::nn::Sequential time_emb{nullptr};
+  torch::nn::Conv2d in_conv{nullptr};
+  torch::nn::ModuleList layers{nullptr};
+  torch::nn::Sequential out_mod{nullptr};
+  torch::nn::Linear out_proj{nullptr};
+
+ private:
+  at::Tensor positions(std::int64_t rows, std::int64_t columns, const at::Tensor& like);
+
+  NetworkConfig config_;
+  at::Tensor positions_;  // of the last size
+  std::int64_t rows_ = 0, columns_ = 0;
+};
+TORCH_MODULE(DiPoM);
+
+// Tokens to pixels, channel fastest: (B, h * w, p * p * C) -> (B, C, h * p, w * p).
+at::Tensor unpatchify(const at::Tensor& tokens, std::int64_t rows, std::int64_t columns, std::int64_t patch);
+
+// Latents as the network takes them: (B, C, H, W) with C channels and sides that the patch divides.
+void check_latents(std::string_view where, const at::Tensor& x, const NetworkConfig& config);
+
+}  // namespace pom::models

@@ -1,0 +1,43 @@
+// The weights of a network: which there are, their first values, and safetensors files of them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/io/safetensors.h"
+#include "pom/models/config.h"
+
+namespace pom::models {
+
+using Weights = std::map<std::string, at::Tensor>;
+
+struct TensorSpec {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+// Every tensor of the network, in the order of the forward pass.
+std::vector<TensorSpec> expected_tensors(const NetworkConfig& config);
+
+// Values before training, functions of the seed alone (fp32).
+Weights initial_weights(const NetworkConfig& config, std::uint64_t seed);
+
+// Reads a file in which every tensor must be accounted for: one that is missing, extra or of another shape is
+// an error that names it, with the expected and the found shape, and guesses where names differ by a prefix.
+// A buffer `freqs`, which is computed here, may be there. Any floating dtype; converted to `dtype`.
+Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
+                     at::ScalarType dtype = at::kFloat);
+
+// Whether weights are those of the network, by the same rules; `where` begins the message.
+void check_weights(const Weights& weights, const NetworkConfig& config, std::string_view where);
+
+// Stored as fp32, bf16, fp16 or fp64.
+void write_weights(const std::filesystem::path& path, const Weights& weights, at::ScalarType storage,
+                   const io::safetensors::Metadata& metadata = {});
+
+}  // namespace pom::models

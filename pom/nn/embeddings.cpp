@@ -1,0 +1,59 @@
+#include "pom/nn/embeddings.h"
+
+#include <cmath>
+#include <numbers>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include "pom/base/error.h"
+
+namespace pom::nn {
+namespace {
+
+// (side, dim / 2): sines, then cosines. One number at a time: a vector's sine need not have the last bit of a
+// single one, and a position must have one code whatever the number of threads.
+at::Tensor axis_code(std::int64_t side, std::int64_t dim) {
+  const std::int64_t frequencies = dim / 4;
+  at::Tensor code = at::empty({side, dim / 2}, at::kDouble);
+  double* out = code.data_ptr<double>();
+  for (std::int64_t i = 0; i < side; ++i, out += dim / 2) {
+    const double place = side > 1 ? static_cast<double>(i) / static_cast<double>(side - 1) : 0;
+    for (std::int64_t f = 0; f < frequencies; ++f) {
+      const double angle = std::numbers::pi * static_cast<double>(2 * f + 1) * place;
+      out[f] = std::sin(angle);
+      out[frequencies + f] = std::cos(angle);
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+at::Tensor position_code(std::int64_t rows, std::int64_t columns, std::int64_t dim, at::ScalarType dtype) {
+  check(rows >= 1 && columns >= 1, "position_code: rows, columns: expected at least 1, got ", rows, ", ",
+        columns);
+  check(dim >= 4 && dim % 4 == 0, "position_code: dim: expected a multiple of 4, got ", dim);
+  const at::Tensor x = axis_code(columns, dim).unsqueeze(0).expand({rows, columns, dim / 2});
+  const at::Tensor y = axis_code(rows, dim).unsqueeze(1).expand({rows, columns, dim / 2});
+  return at::cat({x, y}, 2).reshape({rows * columns, dim}).to(dtype);
+}
+
+at::Tensor time_features(const at::Tensor& t, std::int64_t dim) {
+  check(t.dim() == 1, "time_features: t: expected shape (B), got ", t.sizes());
+  check(dim >= 2 && dim % 2 == 0, "time_features: dim: expected an even number, got ", dim);
+  const at::Tensor times = t.to(at::kCPU, at::kDouble).contiguous();
+  at::Tensor features = at::empty({t.size(0), dim}, at::kDouble);
+  double* out = features.data_ptr<double>();
+  for (std::int64_t b = 0; b < t.size(0); ++b, out += dim)
+    for (std::int64_t i = 0; i < dim / 2; ++i) {
+      const double frequency =
+          std::exp(-2 * std::log(1000.0) * static_cast<double>(i) / static_cast<double>(dim));
+      const double angle = 1000 * times.const_data_ptr<double>()[b] * frequency;
+      out[i] = std::cos(angle);
+      out[dim / 2 + i] = std::sin(angle);
+    }
+  return features.to(t.device(), t.scalar_type());
+}
+
+}  // namespace pom::nn

@@ -1,0 +1,43 @@
+// The block of the diffusion networks: mixing and feed-forward, each behind a layer norm that the condition
+// modulates and a gate that it sets.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include "pom/nn/attention.h"
+#include "pom/nn/pom.h"
+
+namespace pom::nn {
+
+constexpr double kNormEps = 1e-6;  // of the layer norms, which have no weights of their own
+
+struct BlockOptions {
+  std::int64_t dim = 0;
+  bool attention = false;  // instead of the Polynomial Mixer
+  std::int64_t order = 2, order_expand = 2;
+  std::int64_t heads = 6;
+  std::int64_t ffw_expand = 3;
+};
+
+class ModulatedBlockImpl : public torch::nn::Module {
+ public:
+  explicit ModulatedBlockImpl(const BlockOptions& options);
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& c);  // (B, N, d), (B, d) -> (B, N, d)
+
+  PoM pom{nullptr};  // one of the two
+  Attention attn{nullptr};
+  torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
+
+ private:
+  double gate_base_;  // gates are 1 + g around the mixer, g around attention
+};
+TORCH_MODULE(ModulatedBlock);
+
+// layer_norm(x) * (1 + scale) + shift; scale and shift (B, d).
+at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift);
+
+// SiLU, then Linear, so that the matrix is called ".1".
+torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out);
+
+}  // namespace pom::nn
