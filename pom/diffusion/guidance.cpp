@@ -1,0 +1,49 @@
+#include "pom/diffusion/guidance.h"
+
+#include <cmath>
+#include <utility>
+
+#include <ATen/ops/empty_like.h>
+
+#include "pom/base/error.h"
+#include "pom/diffusion/arithmetic.h"
+
+namespace pom::diffusion {
+namespace {
+
+void check_guidance(const Guidance& guidance) {
+  check(std::isfinite(guidance.scale), "guide: scale: expected a finite number, got ", guidance.scale);
+  check(guidance.from >= 0 && guidance.from <= guidance.to && guidance.to <= 1,
+        "guide: interval: expected 0 <= from <= to <= 1, got ", guidance.from, " to ", guidance.to);
+}
+
+at::Tensor push(const at::Tensor& both, double scale) {
+  const std::int64_t half = both.size(0) / 2;
+  const at::Tensor c = both.narrow(0, 0, half), u = both.narrow(0, half, half);
+  const at::Tensor out = at::empty_like(c, at::MemoryFormat::Contiguous);
+  combine(out, {{scale, c}, {1 - scale, u}});
+  return out;
+}
+
+}  // namespace
+
+Model guide(PairModel model, const Guidance& guidance) {
+  check(static_cast<bool>(model), "guide: model: expected a function, got none");
+  check_guidance(guidance);
+  return [model = std::move(model), guidance](const at::Tensor& x, double t) {
+    const bool both = guidance.acts_at(t);
+    const at::Tensor answer = model(x, t, both);
+    const std::int64_t rows = both ? 2 * x.size(0) : x.size(0);
+    check(answer.dim() == x.dim() && answer.size(0) == rows, "guide: model: expected ", rows, " rows for ",
+          x.size(0), " pictures, got shape ", answer.sizes());
+    return both ? push(answer.contiguous(), guidance.scale) : answer;
+  };
+}
+
+double auto_omega(double width, double height, double s0) {
+  check(width > 0 && height > 0, "auto_omega: size: expected more than 0, got ", width, "x", height);
+  check(s0 > 0, "auto_omega: s0: expected more than 0, got ", s0);
+  return 4 * std::sqrt(width * height) / s0;
+}
+
+}  // namespace pom::diffusion

@@ -1,0 +1,189 @@
+#include "pom/diffusion/path.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/sqrt.h>
+
+#include "pom/base/error.h"
+#include "pom/base/suggest.h"
+
+namespace pom::diffusion {
+namespace {
+
+constexpr double kSmallest = 1e-6;  // of σ² and of 1 − σ²
+constexpr double kQuarterTurn = std::numbers::pi / 2;
+const std::vector<std::string> kPaths = {"flow", "epsilon"};
+const std::vector<std::string> kVariances = {"linear", "sine", "cosine",
+                                             "sigmoid"};  // in the order of the enum
+
+double logistic(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+double variance_at(Variance variance, double t) {
+  switch (variance) {
+    case Variance::linear:
+      return t;
+    case Variance::sine:
+      return std::sin(kQuarterTurn * t);
+    case Variance::cosine:
+      return 1 - std::cos(kQuarterTurn * t);
+    case Variance::sigmoid:
+      return (logistic(4 * t - 2) - logistic(-2)) / (logistic(2) - logistic(-2));
+  }
+  fail("Path: variance: expected one of the enumeration, got ", static_cast<int>(variance));
+}
+
+at::Tensor variance_at(Variance variance, const at::Tensor& t) {
+  switch (variance) {
+    case Variance::linear:
+      return t;
+    case Variance::sine:
+      return at::sin(t * kQuarterTurn);
+    case Variance::cosine:
+      return at::rsub(at::cos(t * kQuarterTurn), 1);
+    case Variance::sigmoid:
+      return (at::sigmoid(t * 4 - 2) - logistic(-2)) / (logistic(2) - logistic(-2));
+  }
+  fail("Path: variance: expected one of the enumeration, got ", static_cast<int>(variance));
+}
+
+double clamped_variance(Variance variance, double t) {
+  return std::clamp(variance_at(variance, t), kSmallest, 1 - kSmallest);
+}
+
+void check_time(double t) {
+  check(t >= 0 && t <= 1, "Path: t: expected 0 to 1, got ", t);
+}
+
+void check_same(const char* what, const at::Tensor& a, const char* other, const at::Tensor& b) {
+  check(a.sizes() == b.sizes(), "Path: ", what, ": expected the shape of ", other, ", ", b.sizes(), ", got ",
+        a.sizes());
+}
+
+void check_times(const at::Tensor& t, const at::Tensor& x) {
+  check(x.dim() >= 1 && t.dim() == 1 && t.size(0) == x.size(0), "Path: t: expected one time for each of ",
+        x.dim() >= 1 ? x.size(0) : 0, " pictures, got shape ", t.sizes());
+}
+
+std::size_t index_of(const char* argument, std::string_view name, const std::vector<std::string>& names) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  check(found != names.end(), "Path: ", argument, ": there is no \"", name, "\"", suggestion(name, names));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+}  // namespace
+
+Path Path::named(std::string_view path, std::string_view variance) {
+  if (index_of("path", path, kPaths) == 0) {
+    check(variance.empty(), "Path: variance: expected none, because the path \"flow\" has none, got \"",
+          variance, "\"");
+    return flow();
+  }
+  if (variance.empty()) return epsilon();
+  return epsilon(static_cast<Variance>(index_of("variance", variance, kVariances)));
+}
+
+std::vector<std::string> Path::names() {
+  return kPaths;
+}
+
+std::vector<std::string> Path::variance_names() {
+  return kVariances;
+}
+
+std::string_view Path::name() const {
+  return kPaths[prediction_ == Prediction::velocity ? 0 : 1];
+}
+
+std::string_view Path::variance_name() const {
+  if (prediction_ == Prediction::velocity) return "";
+  return kVariances[static_cast<std::size_t>(variance_)];
+}
+
+double Path::alpha(double t) const {
+  check_time(t);
+  return prediction_ == Prediction::velocity ? 1 - t : std::sqrt(1 - clamped_variance(variance_, t));
+}
+
+double Path::sigma(double t) const {
+  check_time(t);
+  return prediction_ == Prediction::velocity ? t : std::sqrt(clamped_variance(variance_, t));
+}
+
+std::pair<at::Tensor, at::Tensor> Path::alpha_sigma(const at::Tensor& t, std::int64_t dims) const {
+  check(dims >= 1, "Path: dims: expected at least 1, got ", dims);
+  check(t.dim() == 1, "Path: t: expected one time for each picture, got shape ", t.sizes());
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(dims), 1);
+  shape[0] = t.size(0);
+  const at::Tensor time = t.to(at::kDouble).reshape(shape);
+  if (prediction_ == Prediction::velocity) return {at::rsub(time, 1), time};
+  const at::Tensor variance = at::clamp(variance_at(variance_, time), kSmallest, 1 - kSmallest);
+  return {at::sqrt(at::rsub(variance, 1)), at::sqrt(variance)};
+}
+
+at::Tensor Path::mix(const at::Tensor& x0, const at::Tensor& noise, const at::Tensor& t) const {
+  check_same("noise", noise, "x0", x0);
+  check_times(t, x0);
+  const auto [alpha, sigma] = alpha_sigma(t, x0.dim());
+  return alpha.to(x0.scalar_type()) * x0 + sigma.to(x0.scalar_type()) * noise;
+}
+
+at::Tensor Path::mix(const at::Tensor& x0, const at::Tensor& noise, double t) const {
+  check_same("noise", noise, "x0", x0);
+  return x0 * alpha(t) + noise * sigma(t);
+}
+
+at::Tensor Path::target(const at::Tensor& x0, const at::Tensor& noise) const {
+  check_same("noise", noise, "x0", x0);
+  return prediction_ == Prediction::velocity ? noise - x0 : noise;
+}
+
+// velocity: x − t·(ε − x0) = x0 and x + (1 − t)·(ε − x0) = ε, with nothing to divide by.
+Path::Weights Path::x0_weights(double t) const {
+  if (prediction_ == Prediction::velocity) return {1, -sigma(t)};
+  return {1 / alpha(t), -sigma(t) / alpha(t)};
+}
+
+Path::Weights Path::noise_weights(double t) const {
+  check_time(t);
+  if (prediction_ == Prediction::velocity) return {1, alpha(t)};
+  return {0, 1};
+}
+
+at::Tensor Path::predicted_x0(const at::Tensor& x, const at::Tensor& output, double t) const {
+  check_same("output", output, "x", x);
+  const Weights weights = x0_weights(t);
+  return x * weights.x + output * weights.output;
+}
+
+at::Tensor Path::predicted_x0(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const {
+  check_same("output", output, "x", x);
+  check_times(t, x);
+  const auto [alpha, sigma] = alpha_sigma(t, x.dim());
+  const at::Tensor removed = x - sigma.to(x.scalar_type()) * output;
+  return prediction_ == Prediction::velocity ? removed : removed / alpha.to(x.scalar_type());
+}
+
+at::Tensor Path::predicted_noise(const at::Tensor& x, const at::Tensor& output, double t) const {
+  check_same("output", output, "x", x);
+  const Weights weights = noise_weights(t);
+  return prediction_ == Prediction::velocity ? x * weights.x + output * weights.output : output;
+}
+
+at::Tensor Path::predicted_noise(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const {
+  check_same("output", output, "x", x);
+  check_times(t, x);
+  if (prediction_ == Prediction::epsilon) return output;
+  return x + alpha_sigma(t, x.dim()).first.to(x.scalar_type()) * output;
+}
+
+}  // namespace pom::diffusion

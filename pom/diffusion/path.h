@@ -1,0 +1,71 @@
+// The path from a picture to noise: x_t = α(t)·x0 + σ(t)·ε, t = 0 clean, t = 1 noise, and what the network
+// predicts of it. B pictures of any shape (B, …); a time is one double for all of them or a tensor (B), for
+// training.
+//
+//   flow      α = 1 − t, σ = t; the network predicts the velocity ε − x0
+//   epsilon   α = √(1 − σ²), and σ² one of
+//               linear    t
+//               sine      sin(πt/2)
+//               cosine    1 − cos(πt/2)
+//               sigmoid   s(4t − 2) brought to run from 0 to 1, s the logistic function
+//             each clamped to [1e-6, 1 − 1e-6]; the network predicts ε, from which x0 = (x − σε)/α needs α >
+//             0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace pom::diffusion {
+
+enum class Variance { linear, sine, cosine, sigmoid };
+
+enum class Prediction { velocity, epsilon };
+
+class Path {
+ public:
+  static Path flow() { return Path(Prediction::velocity, Variance::linear); }
+  static Path epsilon(Variance variance = Variance::linear) { return Path(Prediction::epsilon, variance); }
+  // "flow", or "epsilon" with the name of a variance ("linear" where it is empty). Other names are errors.
+  static Path named(std::string_view path, std::string_view variance = "");
+  static std::vector<std::string> names();
+  static std::vector<std::string> variance_names();
+
+  std::string_view name() const;           // "flow" or "epsilon"
+  std::string_view variance_name() const;  // empty for flow
+  Prediction prediction() const { return prediction_; }
+  bool operator==(const Path&) const = default;
+
+  double alpha(double t) const;
+  double sigma(double t) const;
+  // α(t) and σ(t) for t (B): fp64, shaped (B, 1, …) to multiply pictures of `dims` dimensions.
+  std::pair<at::Tensor, at::Tensor> alpha_sigma(const at::Tensor& t, std::int64_t dims) const;
+
+  // x_t, and what the network should answer for it. Plain ATen operators, in the dtype of x0.
+  at::Tensor mix(const at::Tensor& x0, const at::Tensor& noise, const at::Tensor& t) const;
+  at::Tensor mix(const at::Tensor& x0, const at::Tensor& noise, double t) const;
+  at::Tensor target(const at::Tensor& x0, const at::Tensor& noise) const;
+
+  // What an answer of the network means: the value is `x`·x_t + `output`·answer. Finite for every t in [0,
+  // 1].
+  struct Weights {
+    double x, output;
+  };
+  Weights x0_weights(double t) const;
+  Weights noise_weights(double t) const;
+  at::Tensor predicted_x0(const at::Tensor& x, const at::Tensor& output, double t) const;
+  at::Tensor predicted_x0(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const;
+  at::Tensor predicted_noise(const at::Tensor& x, const at::Tensor& output, double t) const;
+  at::Tensor predicted_noise(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const;
+
+ private:
+  Path(Prediction prediction, Variance variance) : prediction_(prediction), variance_(variance) {}
+
+  Prediction prediction_;
+  Variance variance_;
+};
+
+}  // namespace pom::diffusion
