@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library build demo test bench format format-check asan install clean
+.PHONY: help setup library program build demo test bench format format-check asan install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,10 @@ library: setup ## libpom.so, into build/release
 	@cmake --preset release --log-level=NOTICE
 	@cmake --build $(BUILD) --parallel $(JOBS) --target pom
 
-build: library ## libpom.so and the C++ tests
+program: library ## the program pom, into build/release
+	@cmake --build $(BUILD) --parallel $(JOBS) --target pom_cli
+
+build: library ## libpom.so, the program and the C++ tests
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 demo: library ## the operator against attention on growing sequences
@@ -49,7 +52,7 @@ format-check: setup ## whether they are formatted
 asan: setup ## the C++ tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) tests/run.py --preset asan build c++
 
-install: library ## the library, its headers and find_package(pom), into PREFIX=/usr/local
+install: program ## the program, the library, its headers and find_package(pom), into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean: ## remove what was built; .venv stays

@@ -1,4 +1,4 @@
-# `cmake --install`: libpom.so, the headers of the rooms, and what find_package(pom) needs to give pom::pom.
+# `cmake --install`: libpom.so, the program, the headers of the rooms, and what find_package(pom) needs to give pom::pom.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -8,6 +8,10 @@ set_target_properties(pom PROPERTIES INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib I
                                      BUILD_WITH_INSTALL_RPATH ON)
 install(TARGETS pom EXPORT pomTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
                                       INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET pom_cli) # finds the library beside itself, wherever the two are moved together
+  set_target_properties(pom_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${TORCH_INSTALL_PREFIX}/lib")
+  install(TARGETS pom_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL) # where it was built
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/pom DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "ops/cpu" EXCLUDE)
 

@@ -49,6 +49,8 @@ def offence(room: str, quote: str, header: str) -> str | None:
     """What is wrong with this room including this header."""
     if room in TORCH_FREE and header.startswith(TORCH):
         return f"{room} knows no torch, and includes {header}"
+    if room == "cli" and header.startswith("cli/"):
+        return None if (ROOT / header).is_file() else f"{header} does not exist"
     if not header.startswith("pom/"):
         return f'"{header}": write it as "pom/..."' if quote == '"' else None
     if not (ROOT / header).is_file():

@@ -100,7 +100,9 @@ class Suite:
         return count
 
     def fuzz(self) -> Count:
-        return self.check("tests/fuzz/run.sh", os.environ.get("FUZZ_SECONDS") or ("60" if IN_CI else "10"))
+        seconds = os.environ.get("FUZZ_SECONDS") or ("60" if IN_CI else "10")
+        count = self.check("tests/fuzz/run.sh", seconds, "safetensors")
+        return count + self.check("tests/fuzz/run.sh", seconds, "picture")
 
     def outside(self) -> Count:
         return self.check("tests/outside/run.sh", self.build)

@@ -7,9 +7,14 @@ In place of attention, self or cross, whole sequences or a block at a time:
     y = pom(x, mask=libpom.causal)      # the past only; or in blocks, libpom.block_causal(K, window=None)
     y = pom(x, context)                 # cross
     y, state = pom.step(block, state)   # what the causal forms compute, a block of tokens at a time
+
+And the pictures of a model folder, where the compiled library is there:
+
+    pictures, requests = libpom.Engine("assets/shapes32").sample(class_="star", seed=7, count=2)
 """
 
 from ._version import __version__
+from .engine import Engine
 from .errors import Error
 from .functional import force, has_extension, mixer, mixer_layer, mixer_scan, mixer_select, mixer_summary
 from .masks import CausalMask, block_causal, causal
@@ -18,6 +23,7 @@ from .state import MixerState
 
 __all__ = [
     "CausalMask",
+    "Engine",
     "Error",
     "MixerState",
     "PoM",

@@ -1,0 +1,28 @@
+// What `pom doctor` finds out: each check has a state, a text and, where it is not well, what to do.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pom::cli {
+
+enum class State { ok, note, problem };
+
+struct Check {
+  std::string subject;
+  State state = State::ok;
+  std::string text;
+  std::string fix = {};  // or the reason to leave it
+};
+
+// Runs one check; what it throws is a problem with this fix.
+Check guarded(const std::string& subject, const std::string& fix, const std::function<std::string()>& work);
+
+// The build, the processor and what runs on it, memory, libraries, terminal, disk.
+std::vector<Check> check_machine();
+// config.json, every tensor, and one step of sampling; the first problem ends it.
+std::vector<Check> check_model(const std::filesystem::path& folder);
+
+}  // namespace pom::cli

@@ -1,0 +1,270 @@
+// `pom info`: what a network costs, what a model folder holds, what made a picture.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/cost.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/json.h"
+#include "cli/source.h"
+#include "cli/terminal.h"
+#include "cli/values.h"
+#include "pom/base/suggest.h"
+#include "pom/generate/folder.h"
+#include "pom/io/json_fields.h"
+#include "pom/io/safetensors.h"
+#include "pom/io/sha256.h"
+
+namespace pom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+struct InfoOptions {
+  std::string what, size, picture;
+  std::optional<std::int64_t> classes, channels, steps;
+  std::int64_t batch = 1;
+  bool json = false;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "what",
+                .help = "a variant (DiPoM-S/2) or the folder of a model; without it, a table of all "
+                        "variants",
+                .value = "VARIANT|FOLDER",
+                .group = "About"},
+          what);
+    visit(Field{.name = "picture", .help = "what made this PNG", .value = "PNG", .group = "About"}, picture);
+    visit(Field{.name = "size",
+                .help = "of a picture in pixels; 256x256, or the model's own, unless told",
+                .value = "WxH",
+                .group = "Counted for"},
+          size);
+    visit(Field{.name = "batch",
+                .help = "pictures at a time, for memory",
+                .value = "N",
+                .group = "Counted for",
+                .least = 1,
+                .most = 65536},
+          batch);
+    visit(Field{.name = "steps",
+                .help = "of the sampler, for memory; 25, or the model's own, unless told",
+                .value = "N",
+                .group = "Counted for",
+                .least = 1,
+                .most = 10000},
+          steps);
+    visit(Field{.name = "classes",
+                .help = "classes of a variant; 1000 unless told",
+                .value = "N",
+                .group = "Counted for",
+                .least = 1,
+                .most = 1e7},
+          classes);
+    visit(Field{.name = "channels",
+                .help = "channels of a variant's latents; 4 unless told",
+                .value = "N",
+                .group = "Counted for",
+                .least = 1,
+                .most = 4096},
+          channels);
+    visit(Field{.name = "json",
+                .help = "one JSON object: parameters, macs, memory in bytes, …",
+                .group = "Result"},
+          json);
+  }
+};
+
+void apply(const InfoOptions& options, Cost& cost) {
+  if (options.classes) cost.network.classes = *options.classes;
+  if (options.channels) cost.network.channels = *options.channels;
+  if (options.steps) cost.steps = *options.steps;
+  if (!options.size.empty()) {
+    generate::Request request;
+    as_usage([&] { generate::set_size(request, options.size); });
+    cost.width = *request.width;
+    cost.height = *request.height;
+  }
+  const std::int64_t unit = cost.factor * cost.network.patch;
+  if (cost.width % unit != 0 || cost.height % unit != 0)
+    throw UsageError(detail::concat("--size: ", cost.name, ": expected multiples of ", unit, ", got ",
+                                    cost.width, "x", cost.height));
+}
+
+struct StoredWeights {
+  std::string file, dtype, sha256;
+  std::int64_t bytes = 0;
+};
+
+// Nothing where the folder has no weights yet.
+std::optional<StoredWeights> stored_weights(const fs::path& folder) {
+  const fs::path file = folder / generate::weights_file;
+  if (!fs::exists(file)) return std::nullopt;
+  StoredWeights weights;
+  weights.file = file.filename().string();
+  weights.bytes = static_cast<std::int64_t>(fs::file_size(file));
+  const io::safetensors::Header header = io::safetensors::read_header(file);
+  std::vector<std::string> dtypes;
+  for (const io::safetensors::TensorInfo& tensor : header.tensors()) {
+    const std::string name(io::safetensors::name(tensor.dtype));
+    if (std::ranges::find(dtypes, name) == dtypes.end()) dtypes.push_back(name);
+  }
+  for (const std::string& name : dtypes) weights.dtype += (weights.dtype.empty() ? "" : ", ") + name;
+  weights.sha256 = io::sha256_file(file);
+  return weights;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+void print_folder(const generate::ModelConfig& config, const std::optional<StoredWeights>& weights) {
+  const generate::SampleDefaults& s = config.sample;
+  print("");
+  print("  diffusion     " + config.diffusion.path +
+        (config.diffusion.path == "epsilon" ? ", " + config.diffusion.variance + " variance" : ""));
+  print("  codec         " + config.codec.kind);
+  print(detail::concat("  samples with  ", s.sampler, ", ", s.steps, " steps, cfg scale ", s.cfg_scale));
+  print(weights ? "  weights       " + weights->file + ", " +
+                      bytes_text(static_cast<double>(weights->bytes)) + ", " + weights->dtype
+                : std::string("  weights       none: ") + generate::weights_file + " is missing");
+  if (weights) print("  sha256        " + weights->sha256);
+  if (!config.classes.empty()) print("  classes       " + wrap(joined(config.classes), 16, 16));
+}
+
+int folder_info(const InfoOptions& options) {
+  generate::ModelConfig config = generate::read_config(options.what);
+  Cost cost = folder_cost(options.what, config);
+  if (options.classes || options.channels)
+    throw UsageError("--classes and --channels are for variants; a model folder has its own");
+  apply(options, cost);
+  const std::optional<StoredWeights> weights = stored_weights(options.what);
+  if (!options.json) {
+    print_cost(cost, options.batch);
+    print_folder(config, weights);
+    return Exit::ok;
+  }
+  JsonObject result = cost_json(cost, options.batch);
+  if (weights) result.add("sha256", weights->sha256).add("weights_dtype", weights->dtype);
+  result.add("class_names", config.classes).raw("config", io::write_json(config));
+  print(result.text());
+  return Exit::ok;
+}
+
+int table(const InfoOptions& options) {
+  std::vector<JsonObject> variants;
+  std::vector<std::string> lines;
+  for (const std::string& name : models::variant_names()) {
+    Cost cost = variant_cost(name);
+    apply(options, cost);
+    variants.push_back(cost_json(cost, options.batch));
+    const double parameters = static_cast<double>(cost.parameters());
+    lines.push_back(columns("%-14s%12s%15s%10s", name, amount_text(parameters),
+                            amount_text(static_cast<double>(cost.macs())), std::to_string(cost.tokens())));
+  }
+  if (options.json) {
+    print(JsonObject().add("variants", variants).text());
+    return Exit::ok;
+  }
+  print(bold(columns("%-14s%12s%15s%10s", "variant", "parameters", "multiply-adds", "tokens"), 1));
+  for (const std::string& line : lines) print(line);
+  print("for one evaluation of one picture of " + (options.size.empty() ? "256x256" : options.size) +
+        " pixels; memory: pom info VARIANT");
+  return Exit::ok;
+}
+
+int picture_info(const InfoOptions& options) {
+  const Source source = read_source(options.picture);
+  const generate::Origin& origin = source.origin;
+  generate::Request request = source.request();
+  if (options.json) {
+    print(JsonObject()
+              .add("model", JsonObject().add("name", origin.model).add("sha256", origin.model_hash))
+              .add("version", origin.version)
+              .add("sheet", source.sheet.has_value())
+              .raw("request", generate::request_json(request))
+              .text());
+    return Exit::ok;
+  }
+  const auto line = [](std::string_view name, const auto& value) {
+    std::string text(name);
+    text.resize(std::max<std::size_t>(text.size() + 1, 12), ' ');
+    print(detail::concat(text, value));
+  };
+  line("model", origin.model);
+  line("sha256", origin.model_hash);
+  line("libpom", origin.version);
+  request.fields([&](const Field& field, auto& value) {
+    if constexpr (requires { value.has_value(); }) {
+      if (value) line(field.name, *value);
+    } else {
+      line(field.name, value);
+    }
+  });
+  return Exit::ok;
+}
+
+bool is_variant(const std::string& name) {
+  const std::vector<std::string>& names = models::variant_names();
+  return std::ranges::any_of(names, [&](const std::string& each) { return edit_distance(each, name) == 0; });
+}
+
+int info(const InfoOptions& options) {
+  if (!options.picture.empty()) {
+    if (!options.what.empty())
+      throw UsageError("--picture: expected alone, got \"" + options.what + "\" as well");
+    return picture_info(options);
+  }
+  if (options.what.empty()) return table(options);
+  if (!is_variant(options.what)) {
+    if (fs::is_regular_file(options.what))
+      throw UsageError(options.what + " is a file: pom info --picture " + options.what +
+                       " tells what made a picture");
+    if (fs::exists(options.what)) return folder_info(options);
+    const std::vector<std::string> near = nearest_names(options.what, models::variant_names(), 1);
+    throw UsageError("\"" + options.what + "\" is neither a variant nor a folder; " +
+                     (near.empty() ? "pom info lists the variants" : "did you mean " + near.front() + "?"));
+  }
+  Cost cost = variant_cost(options.what);
+  apply(options, cost);
+  if (options.json)
+    print(cost_json(cost, options.batch).text());
+  else
+    print_cost(cost, options.batch);
+  return Exit::ok;
+}
+
+Action declare(Flags& flags) {
+  const auto options = std::make_shared<InfoOptions>();
+  flags.positional("what");
+  flags.add(*options);
+  return [options] { return info(*options); };
+}
+
+}  // namespace
+
+Command info_command() {
+  return {
+      .name = "info",
+      .summary = "what a network costs, what a model is, what made a picture",
+      .usage = "info [VARIANT|FOLDER] [flags]\n  pom info --picture PNG",
+      .about =
+          "Parameters, multiply-adds (of one evaluation of the network for one picture) and memory of a "
+          "named variant or of a model folder, or the settings that made a picture. Nothing is sampled.\n"
+          "\n"
+          "Variants are counted as the paper does: 1000 classes, and latents of an autoencoder with 4 "
+          "channels and an eighth of the picture's sides.",
+      .examples =
+          "pom info\n"
+          "pom info DiPoM-XL/2 --size 512x512\n"
+          "pom info assets/shapes32 --json\n"
+          "pom info --picture circle.png",
+      .declare = declare,
+  };
+}
+
+}  // namespace pom::cli

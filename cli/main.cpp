@@ -1,0 +1,143 @@
+// The program `pom`: finds the subcommand, parses its flags, runs it, and turns what went wrong into a
+// message and a number.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+#include <optional>
+
+#include <c10/util/Exception.h>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/help.h"
+#include "cli/processor.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "pom/base/build_info.h"
+#include "pom/base/suggest.h"
+
+namespace pom::cli {
+namespace {
+
+struct Entry {
+  Command command;
+  CLI::App* app = nullptr;
+  Action action;
+};
+
+std::vector<Entry> declare_commands(CLI::App& program) {
+  std::vector<Entry> entries;
+  for (const Command& command : {sample_command(), reproduce_command(), info_command(), doctor_command()}) {
+    CLI::App* app = program.add_subcommand(command.name, command.summary);
+    app->set_help_flag("-h,--help", "this text")->group("Other");
+    app->allow_extras();  // reported below, with what may have been meant
+    Flags flags(*app);
+    entries.push_back({command, app, command.declare(flags)});
+  }
+  return entries;
+}
+
+std::vector<Command> commands_of(const std::vector<Entry>& entries) {
+  std::vector<Command> commands;
+  for (const Entry& entry : entries) commands.push_back(entry.command);
+  return commands;
+}
+
+[[noreturn]] void refuse_command(const std::string& given, const std::vector<Entry>& entries) {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) names.push_back(entry.command.name);
+  if (given.starts_with('-')) throw UsageError("unknown flag " + given + "; flags come after the command");
+  throw UsageError("unknown command \"" + given + "\"" + suggestion(given, names));
+}
+
+void refuse_extras(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return;
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  for (const std::string& extra : extras) {
+    if (!extra.starts_with('-')) continue;
+    const std::string name = extra.substr(0, extra.find('='));
+    const std::vector<std::string> near = nearest_names(name, flags, 1);
+    throw UsageError("unknown flag " + name + (near.empty() ? "" : "; did you mean " + near.front() + "?"));
+  }
+  throw UsageError("unexpected argument \"" + extras.front() + "\"");
+}
+
+// The chosen command, or nothing where a text was asked for and printed.
+const Entry* parse(CLI::App& program, const std::vector<Entry>& entries, int argc, char** argv) {
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    for (const Entry& entry : entries)
+      if (entry.app->parsed()) {
+        print(command_help(*entry.app, entry.command));
+        return nullptr;
+      }
+    print(program_help(commands_of(entries)));
+    return nullptr;
+  } catch (const CLI::CallForVersion&) {
+    print(build_line());
+    return nullptr;
+  } catch (const CLI::ArgumentMismatch& error) {  // "--class: 1 required NAME missing"
+    const std::string text = error.what();
+    throw UsageError(text.substr(0, text.find(':')) + ": expected a value, got nothing");
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(error.what());
+  }
+  for (const Entry& entry : entries)
+    if (entry.app->parsed()) {
+      refuse_extras(*entry.app);
+      return &entry;
+    }
+  if (!program.remaining().empty()) refuse_command(program.remaining().front(), entries);
+  throw UsageError("expected a command");
+}
+
+// `where` is "pom sample"; a message of the library that begins with the same word need not say it twice.
+int report(const std::string& where, std::string message, int code) {
+  std::fflush(stdout);
+  const std::string name = where.substr(where.rfind(' ') + 1) + ": ";
+  if (message.starts_with(name)) message.erase(0, name.size());
+  say(paint(where + ":", Colour::red, 2) + " " + message);
+  if (code == Exit::usage) say("see " + where + " --help");
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App program;
+  program.set_help_flag("-h,--help");
+  program.set_version_flag("--version", std::string(build_info().version));
+  program.require_subcommand(0, 1);
+  program.allow_extras();
+  const std::vector<Entry> entries = declare_commands(program);
+  const auto where = [&] {  // the command's name is known as soon as it is parsed
+    for (const Entry& entry : entries)
+      if (entry.app->parsed()) return "pom " + entry.command.name;
+    return std::string("pom");
+  };
+  try {
+    const Entry* chosen = parse(program, entries, argc, argv);
+    const int code = chosen ? chosen->action() : Exit::ok;
+    finish_output();
+    return code;
+  } catch (const UsageError& error) {
+    return report(where(), error.what(), Exit::usage);
+  } catch (const c10::Error& error) {
+    return report(where(), error.what_without_backtrace(), Exit::failed);
+  } catch (const std::bad_alloc&) {
+    return report(where(), "not enough memory; a smaller --batch or --size needs less", Exit::failed);
+  } catch (const std::exception& error) {
+    return report(where(), error.what(), Exit::failed);
+  }
+}
+
+}  // namespace
+}  // namespace pom::cli
+
+int main(int argc, char** argv) {
+  pom::cli::ignore_write_signals();
+  pom::cli::avoid_amx();
+  return pom::cli::run(argc, argv);
+}

@@ -1,0 +1,74 @@
+// What `pom doctor` finds out about a model folder.
+#include <chrono>
+
+#include <ATen/ops/isfinite.h>
+#include <c10/util/Exception.h>
+
+#include "cli/checks.h"
+#include "cli/values.h"
+#include "pom/base/error.h"
+#include "pom/generate/engine.h"
+#include "pom/models/weights.h"
+
+namespace pom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string config_summary(const fs::path& folder) {
+  const generate::ModelConfig config = generate::read_config(folder);
+  return detail::concat(config.network.variant.empty() ? config.network.kind : config.network.variant, ", ",
+                        config.network.classes, " classes, ", config.sample.size.at(0), "x",
+                        config.sample.size.at(1));
+}
+
+std::string weights_summary(const fs::path& folder) {
+  const generate::ModelConfig config = generate::read_config(folder);
+  const models::Weights weights = models::read_weights(folder / generate::weights_file, config.network);
+  std::int64_t values = 0;
+  for (const auto& [name, tensor] : weights) {
+    check(at::isfinite(tensor).all().item<bool>(), name,
+          ": expected finite values, got infinite ones or NaN");
+    values += tensor.numel();
+  }
+  return detail::concat(weights.size(), " tensors, all there, ", grouped(values), " finite values");
+}
+
+std::string evaluation_summary(const fs::path& folder) {
+  const auto start = std::chrono::steady_clock::now();
+  generate::Engine engine(folder);
+  generate::Request request;
+  request.class_name = "0";
+  request.steps = 1;
+  const std::vector<generate::Picture> pictures = engine.run(request);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return detail::concat("a picture of ", pictures.at(0).image.width, "x", pictures.at(0).image.height,
+                        " in one step: ", seconds_text(seconds.count()), " from opening the folder");
+}
+
+}  // namespace
+
+Check guarded(const std::string& subject, const std::string& fix, const std::function<std::string()>& work) {
+  try {
+    return {subject, State::ok, work()};
+  } catch (const c10::Error& error) {
+    return {subject, State::problem, error.what_without_backtrace(), fix};
+  } catch (const std::exception& error) {
+    return {subject, State::problem, error.what(), fix};
+  }
+}
+
+std::vector<Check> check_model(const fs::path& folder) {
+  std::vector<Check> checks = {guarded("model config", "mend config.json, or fetch the folder again",
+                                       [&] { return config_summary(folder); })};
+  if (checks.back().state == State::problem) return checks;
+  checks.push_back(guarded("model weights",
+                           "fetch model.safetensors again, or convert it for this config.json",
+                           [&] { return weights_summary(folder); }));
+  if (checks.back().state == State::problem) return checks;
+  checks.push_back(guarded("model runs", "see the message; pom sample --dry-run tells what it needs",
+                           [&] { return evaluation_summary(folder); }));
+  return checks;
+}
+
+}  // namespace pom::cli

@@ -1,0 +1,216 @@
+#include "cli/output_names.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <set>
+
+#include "cli/command.h"
+#include "pom/io/atomic_file.h"
+
+namespace pom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLongestName = 60;  // of a class within a file's name
+
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension;
+}
+
+void check_extension(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  if (extension == ".png" || extension == ".jpg" || extension == ".jpeg") return;
+  throw UsageError(detail::concat("--output: expected a file that ends in .png or .jpg, or a folder (",
+                                  path.string(), "/), got \"", path.string(), "\""));
+}
+
+bool is_folder(const std::string& output) {
+  std::error_code ignored;
+  return output.ends_with('/') || fs::is_directory(output, ignored);
+}
+
+std::string padded(std::int64_t number, std::size_t width, char fill) {
+  std::string text = std::to_string(number);
+  return text.size() < width ? std::string(width - text.size(), fill) + text : text;
+}
+
+// A percent sign at `at` in the pattern: appends what it stands for and returns where it ends.
+std::size_t expand_percent(const std::string& pattern, std::size_t at, std::int64_t index,
+                           std::string& text) {
+  std::size_t end = at + 1;
+  if (end < pattern.size() && pattern[end] == '%') {
+    text += '%';
+    return end + 1;
+  }
+  const char fill = end < pattern.size() && pattern[end] == '0' ? '0' : ' ';
+  std::size_t width = 0;
+  for (; end < pattern.size() && std::isdigit(static_cast<unsigned char>(pattern[end])) && width < 100; ++end)
+    width = width * 10 + static_cast<std::size_t>(pattern[end] - '0');
+  if (end >= pattern.size() || pattern[end] != 'd' || width > 20)
+    throw UsageError(
+        detail::concat("--output: expected %d or %03d for the number of a picture, or %% for a percent "
+                       "sign, got \"",
+                       pattern, "\""));
+  text += padded(index, width, fill == '0' ? '0' : '_');
+  return end + 1;
+}
+
+std::string expand(const std::string& pattern, const NamedPicture& picture, std::int64_t index) {
+  constexpr std::string_view class_mark = "{class}", seed_mark = "{seed}";
+  std::string text;
+  for (std::size_t i = 0; i < pattern.size();) {
+    if (pattern[i] == '%') {
+      i = expand_percent(pattern, i, index, text);
+    } else if (pattern.compare(i, class_mark.size(), class_mark) == 0) {
+      text += file_safe(picture.class_name);
+      i += class_mark.size();
+    } else if (pattern.compare(i, seed_mark.size(), seed_mark) == 0) {
+      text += std::to_string(picture.seed);
+      i += seed_mark.size();
+    } else {
+      text += pattern[i++];
+    }
+  }
+  return text;
+}
+
+std::string percent_doubled(const std::string& text) {
+  std::string doubled;
+  for (char c : text) doubled += c == '%' ? std::string("%%") : std::string(1, c);
+  return doubled;
+}
+
+// What a person would write instead of "cat.png" for many pictures.
+std::string suggested_pattern(const fs::path& path) {
+  return (path.parent_path() / (path.stem().string() + "_%03d" + path.extension().string())).string();
+}
+
+fs::path nearest_folder(const fs::path& file) {
+  fs::path folder = fs::absolute(file).parent_path();
+  std::error_code ignored;
+  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+// An unfinished atomic file is removed again, so making one proves that a folder takes files.
+void check_writable(const fs::path& folder) {
+  std::error_code ignored;
+  check(fs::is_directory(folder, ignored), "--output: ", folder.string(), " is not a folder");
+  try {
+    io::AtomicFile probe(folder / ".pom-probe");
+  } catch (const Error& error) {
+    fail("--output: cannot write into ", folder.string(), " (", error.what(), ")");
+  }
+}
+
+[[noreturn]] void refuse_existing(const fs::path& first, std::size_t more) {
+  throw UsageError(
+      detail::concat("--output: ", first.string(),
+                     more ? detail::concat(" and ", more, " more files are") : std::string(" is"),
+                     " there already; -y replaces ", more ? "them" : "it"));
+}
+
+}  // namespace
+
+std::string file_safe(std::string_view name) {
+  std::string safe;
+  for (char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool keep = std::isalnum(byte) || byte >= 0x80 || c == '.' || c == '_' || c == '-';
+    if (keep)
+      safe += c;
+    else if (!safe.empty() && safe.back() != '-')
+      safe += '-';
+  }
+  std::size_t length = std::min(safe.size(), kLongestName);
+  while (length > 0 && length < safe.size() && (static_cast<unsigned char>(safe[length]) & 0xC0) == 0x80)
+    --length;
+  safe.resize(length);
+  while (safe.ends_with('-')) safe.pop_back();
+  if (safe.starts_with('.')) safe[0] = '-';
+  return safe.empty() ? "picture" : safe;
+}
+
+bool is_jpeg(const fs::path& path) {
+  return lower_extension(path) != ".png";
+}
+
+std::vector<fs::path> picture_names(const std::string& output, std::string_view model,
+                                    std::span<const NamedPicture> pictures) {
+  std::string pattern = output;
+  if (output.empty())
+    pattern = "out/{class}_{seed}.png";
+  else if (is_folder(output))
+    pattern = (fs::path(percent_doubled(output)) / (file_safe(model) + "_%03d.png")).string();
+  check_extension(pattern);
+  std::vector<fs::path> names;
+  std::set<std::string> seen;
+  for (const NamedPicture& picture : pictures) {
+    names.emplace_back(expand(pattern, picture, static_cast<std::int64_t>(names.size())));
+    if (seen.insert(names.back().lexically_normal().string()).second) continue;
+    throw UsageError(
+        detail::concat("--output: expected a name for each of ", pictures.size(), " pictures, got \"",
+                       pattern, "\": write ", suggested_pattern(pattern), ", a folder such as ",
+                       (fs::path(pattern).parent_path() / "pictures/").string(), ", or add --grid"));
+  }
+  return names;
+}
+
+fs::path sheet_name(const std::string& output, std::string_view model, const NamedPicture& first) {
+  const std::string name = file_safe(model) + "_sheet_{seed}.png";
+  std::string pattern = output;
+  if (output.empty())
+    pattern = "out/" + name;
+  else if (is_folder(output))
+    pattern = (fs::path(percent_doubled(output)) / name).string();
+  check_extension(pattern);
+  return expand(pattern, first, 0);
+}
+
+fs::path numbered(const fs::path& path, std::int64_t index) {
+  return path.parent_path() /
+         (path.stem().string() + "_" + padded(index, 3, '0') + path.extension().string());
+}
+
+fs::path preview_name(const fs::path& path, std::int64_t step) {
+  return path.parent_path() /
+         (path.stem().string() + "_preview_" + padded(step, 3, '0') + path.extension().string());
+}
+
+void check_outputs(std::span<const fs::path> files, bool replace) {
+  std::vector<fs::path> there;
+  std::set<fs::path> folders;
+  std::error_code ignored;
+  for (const fs::path& file : files) {
+    if (fs::exists(fs::symlink_status(file, ignored))) there.push_back(file);
+    folders.insert(nearest_folder(file));
+  }
+  if (!replace && !there.empty()) refuse_existing(there.front(), there.size() - 1);
+  for (const fs::path& file : there)
+    check(!fs::is_directory(file, ignored), "--output: ", file.string(), " is a folder");
+  for (const fs::path& folder : folders) check_writable(folder);
+}
+
+void check_previews(std::span<const fs::path> files, bool replace) {
+  if (replace) return;
+  std::set<std::string> stems;
+  std::set<fs::path> folders;
+  for (const fs::path& file : files) {
+    stems.insert(file.stem().string() + "_preview_");
+    folders.insert(file.has_parent_path() ? file.parent_path() : ".");
+  }
+  std::error_code ignored;
+  for (const fs::path& folder : folders)
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      const std::size_t mark = name.rfind("_preview_");
+      if (mark != std::string::npos && stems.contains(name.substr(0, mark + 9)))
+        refuse_existing(entry.path(), 0);
+    }
+}
+
+}  // namespace pom::cli

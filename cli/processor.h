@@ -1,0 +1,19 @@
+// What must be decided about the processor before torch's first operation.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace pom::cli {
+
+inline constexpr std::string_view kWithoutAmx = "AVX512_CORE_BF16";
+
+// Inside some virtual machines a processor announces AMX and then dies of it (SIGILL). Where it announces AMX
+// and ONEDNN_MAX_CPU_ISA says nothing, oneDNN is kept off it.
+void avoid_amx();
+bool amx_was_avoided();
+
+// Threads of torch and of our kernels; 0 leaves as many as there are cores.
+void set_threads(std::int64_t threads);
+
+}  // namespace pom::cli

@@ -1,0 +1,226 @@
+// `pom reproduce`: makes a picture again from the settings it carries, and compares the pixels.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/json.h"
+#include "cli/output_names.h"
+#include "cli/processor.h"
+#include "cli/sheet.h"
+#include "cli/signals.h"
+#include "cli/source.h"
+#include "cli/terminal.h"
+#include "pom/base/build_info.h"
+#include "pom/generate/engine.h"
+#include "pom/io/picture.h"
+
+namespace pom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using generate::Engine, generate::Origin, generate::Picture;
+
+struct ReproduceOptions {
+  std::string picture, model, output;
+  std::int64_t threads = 0;
+  bool yes = false, json = false;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(
+        Field{.name = "picture", .help = "a PNG made by pom sample", .value = "PICTURE", .group = "Picture"},
+        picture);
+    visit(Field{.name = "model",
+                .help = "folder of the model; unless told, the one of the same name in $POM_MODELS, "
+                        "assets/, models/ or beside the picture",
+                .value = "DIR",
+                .group = "Model"},
+          model);
+    visit(
+        Field{
+            .name = "output", .help = "also write the picture made now", .value = "FILE", .group = "Result"},
+        output);
+    visit(Field{.name = "yes", .help = "replace the file that is there", .group = "Result"}, yes);
+    visit(Field{.name = "json", .help = "the result as one JSON object", .group = "Result"}, json);
+    visit(Field{.name = "threads",
+                .help = "unless told, one for each core",
+                .value = "N",
+                .group = "How to work",
+                .least = 1,
+                .most = 1024},
+          threads);
+  }
+};
+
+std::vector<fs::path> places(const fs::path& picture) {
+  std::vector<fs::path> folders;
+  if (const char* models = std::getenv("POM_MODELS")) {
+    std::istringstream parts(models);
+    for (std::string part; std::getline(parts, part, ':');)
+      if (!part.empty()) folders.emplace_back(part);
+  }
+  folders.insert(folders.end(), {"assets", "models"});
+  folders.push_back(picture.has_parent_path() ? picture.parent_path() : ".");
+  return folders;
+}
+
+// A name from a picture's metadata is somebody else's text: one part of a path, or nothing.
+fs::path find_model(const std::string& name, const fs::path& picture) {
+  const bool plain = !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
+  std::string looked;
+  for (const fs::path& folder : places(picture)) {
+    if (plain && fs::is_regular_file(folder / name / generate::config_file)) return folder / name;
+    looked += (looked.empty() ? "" : ", ") + folder.string();
+  }
+  fail("model \"", name, "\" was not found in ", looked, ": give its folder with --model DIR");
+}
+
+struct Difference {
+  bool shape = false;       // the pictures differ in size or kind
+  std::int64_t pixels = 0;  // that differ
+  std::int64_t all = 0;
+  int largest = 0;  // in grey levels
+
+  bool none() const { return !shape && pixels == 0; }
+};
+
+Difference compare(const io::Image& a, const io::Image& b) {
+  Difference difference;
+  difference.all = std::int64_t{a.width} * a.height;
+  difference.shape =
+      a.width != b.width || a.height != b.height || a.channels != b.channels || a.bits != b.bits;
+  if (difference.shape) return difference;
+  const std::size_t step = a.pixel_bytes();
+  for (std::size_t at = 0; at < a.data.size(); at += step) {
+    int largest = 0;
+    for (std::size_t i = at; i < at + step; ++i) largest = std::max(largest, std::abs(a.data[i] - b.data[i]));
+    difference.pixels += largest > 0;
+    difference.largest = std::max(difference.largest, largest);
+  }
+  return difference;
+}
+
+std::string difference_text(const Difference& d, const io::Image& before, const io::Image& now) {
+  if (d.none()) return "the pixels agree";
+  if (d.shape)
+    return detail::concat("the pictures differ in size or kind: ", before.width, "x", before.height, " with ",
+                          before.channels, " channels of ", before.bits, " bits before, ", now.width, "x",
+                          now.height, " with ", now.channels, " of ", now.bits, " now");
+  return detail::concat(d.pixels, " of ", d.all, " pixels differ, by at most ", d.largest,
+                        d.largest == 1 ? " grey level" : " grey levels");
+}
+
+io::Image make_again(Engine& engine, const Source& source, const StopSignals& signals) {
+  std::vector<Picture> pictures;
+  generate::Observer observer;
+  observer.stop = &signals.asked();
+  observer.on_picture = [&](Picture&& picture) { pictures.push_back(std::move(picture)); };
+  engine.run(source.request(), {}, observer);
+  return source.sheet ? sheet_of(pictures) : pictures.front().image;
+}
+
+// The picture made now carries what it carried, with the weights and the version of now.
+void write_again(const std::string& path, const io::Image& image, const Source& source,
+                 const Engine& engine) {
+  std::vector<io::TextEntry> text = generate::metadata_of(
+      {source.origin.request, engine.name(), engine.weights_hash(), std::string(build_info().version)});
+  if (source.sheet) text.push_back(sheet_entry(*source.sheet));
+  const fs::path file = path;
+  if (file.has_parent_path()) fs::create_directories(file.parent_path());
+  io::write_picture(file, image, text);
+}
+
+std::string short_hash(const std::string& hash) {
+  return hash.substr(0, 12);
+}
+
+void print_result(const Difference& difference, const std::string& text, bool same_weights,
+                  const Engine& engine, const Source& source, bool json) {
+  if (!json) return print(text);
+  print(JsonObject()
+            .add("agree", difference.none())
+            .add("text", text)
+            .add("different_pixels", difference.pixels)
+            .add("pixels", difference.all)
+            .add("largest_difference", std::int64_t{difference.largest})
+            .add("same_size", !difference.shape)
+            .add("same_weights", same_weights)
+            .add("model", engine.folder().string())
+            .raw("request", generate::request_json(source.request()))
+            .text());
+}
+
+void check_output(const ReproduceOptions& options) {
+  if (options.output.empty()) return;
+  as_usage([&] { io::check_picture_name(options.output); });
+  check_outputs(std::vector<fs::path>{options.output}, options.yes);
+}
+
+// Says so where the weights are not those that made the picture.
+bool compare_weights(const Engine& engine, const Origin& origin) {
+  if (engine.weights_hash() == origin.model_hash) return true;
+  say(detail::concat("the weights are others: the picture was made with ", short_hash(origin.model_hash),
+                     ", ", engine.folder().string(), " has ", short_hash(engine.weights_hash())));
+  return false;
+}
+
+int reproduce(const ReproduceOptions& options) {
+  if (options.picture.empty()) throw UsageError("expected a picture, got nothing");
+  const Source source = read_source(options.picture);
+  const io::Image before = io::read_picture(options.picture);
+  check_output(options);
+  set_threads(options.threads);
+  Engine engine(options.model.empty() ? find_model(source.origin.model, options.picture)
+                                      : fs::path(options.model));
+  const bool same_weights = compare_weights(engine, source.origin);
+  const StopSignals signals;
+  io::Image now;
+  try {
+    now = make_again(engine, source, signals);
+  } catch (const generate::Stopped&) {
+    say("stopped");
+    return signals.exit_code();
+  }
+  if (!options.output.empty()) write_again(options.output, now, source, engine);
+  const Difference difference = compare(before, now);
+  print_result(difference, difference_text(difference, before, now), same_weights, engine, source,
+               options.json);
+  if (!difference.none() && source.origin.version != build_info().version)
+    say(detail::concat("it was made by libpom ", source.origin.version, "; this is ", build_info().version));
+  return difference.none() ? Exit::ok : Exit::failed;
+}
+
+Action declare(Flags& flags) {
+  const auto options = std::make_shared<ReproduceOptions>();
+  flags.positional("picture");
+  flags.letter("output", 'o');
+  flags.letter("yes", 'y');
+  flags.add(*options);
+  return [options] { return reproduce(*options); };
+}
+
+}  // namespace
+
+Command reproduce_command() {
+  return {
+      .name = "reproduce",
+      .summary = "make a picture again from its settings, and compare",
+      .usage = "reproduce PICTURE [flags]",
+      .about =
+          "Reads the settings that a PNG carries, makes the picture again, and says whether the pixels "
+          "agree (exit 0), or how many differ and by how much (exit 1).\n"
+          "\n"
+          "With the same build and kind of processor they are equal bit for bit; elsewhere some may "
+          "differ by a grey level.",
+      .examples =
+          "pom reproduce circle.png\n"
+          "pom reproduce circle.png --model assets/shapes32 -o again.png",
+      .declare = declare,
+  };
+}
+
+}  // namespace pom::cli

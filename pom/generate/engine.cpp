@@ -1,0 +1,174 @@
+#include "pom/generate/engine.h"
+
+#include <system_error>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "pom/base/error.h"
+#include "pom/diffusion/guidance.h"
+#include "pom/diffusion/noise.h"
+#include "pom/generate/classes.h"
+#include "pom/generate/engine_impl.h"
+#include "pom/generate/pictures.h"
+#include "pom/generate/plan.h"
+#include "pom/generate/resolve.h"
+#include "pom/io/safetensors.h"
+#include "pom/io/sha256.h"
+#include "pom/models/weights.h"
+
+namespace pom::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder_name(const fs::path& folder) {
+  std::error_code error;
+  const fs::path whole = fs::canonical(folder, error);
+  return error ? folder.filename().string() : whole.filename().string();
+}
+
+// Every tensor accounted for by the file's header alone, so that a folder opens at once; the values are read
+// when the network is made.
+void check_weights_file(const fs::path& path, const models::NetworkConfig& network) {
+  std::error_code error;
+  check(fs::exists(path, error), "model folder: ", path.parent_path().string(), ": there is no ",
+        weights_file, " in it");
+  const io::safetensors::Header header = io::safetensors::read_header(path);
+  models::Weights shapes;
+  for (const io::safetensors::TensorInfo& tensor : header.tensors())
+    shapes[tensor.name] = at::empty(tensor.shape, at::TensorOptions(at::kMeta));
+  models::check_weights(shapes, network, path.string());
+}
+
+diffusion::Path path_of(const DiffusionConfig& config) {
+  return diffusion::Path::named(config.path, config.path == "epsilon" ? config.variance : "");
+}
+
+std::vector<std::int64_t> class_numbers(std::span<const Request> pictures, const ModelConfig& config) {
+  std::vector<std::int64_t> numbers;
+  for (const Request& r : pictures)
+    numbers.push_back(parse_classes(r.class_name, config.classes, config.network.classes).at(0));
+  return numbers;
+}
+
+}  // namespace
+
+Engine::Impl::Impl(const fs::path& where)
+    : folder(where), weights_path(where / weights_file), config(read_config(where)), name(config.name) {
+  if (name.empty()) name = folder_name(folder);
+  codec = codecs::make_codec(config.codec, config.network.channels);
+  check_weights_file(weights_path, config.network);
+}
+
+bool Engine::Impl::ready(const Request& request) const {
+  return denoisers.contains(dtype_of(request));
+}
+
+models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
+  const auto found = denoisers.find(dtype);
+  if (found != denoisers.end()) return found->second;
+  // fp32 whatever the products run in: what is small (embeddings, biases) keeps its precision.
+  const at::ScalarType stored = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const models::Weights weights = models::read_weights(weights_path, config.network, stored);
+  return denoisers.emplace(dtype, models::Denoiser(config.network, weights, dtype)).first->second;
+}
+
+at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const Hooks& hooks) {
+  const at::NoGradGuard no_grad;
+  const Request& r = pictures.front();
+  const diffusion::SamplerOptions options = sampler_options(r);
+  const diffusion::Guidance guidance = guidance_of(r);
+  const std::int64_t height = *r.height / codec->factor(), width = *r.width / codec->factor();
+  models::Denoiser& network = denoiser(dtype_of(r));
+  network.plan(class_numbers(pictures, config), height, width,
+               diffusion::evaluation_times(*r.sampler, options));
+  std::vector<std::uint64_t> seeds;
+  for (const Request& picture : pictures) seeds.push_back(static_cast<std::uint64_t>(picture.seed));
+  at::Tensor noise =
+      at::empty({static_cast<std::int64_t>(seeds.size()), config.network.channels, height, width},
+                at::TensorOptions(at::kFloat));
+  diffusion::fill_latents(noise, seeds);
+  const diffusion::PairModel model = [&](const at::Tensor& x, double t, bool both) {
+    if (hooks.before) hooks.before();
+    at::Tensor answer = network(x, t, both);
+    if (hooks.after) hooks.after();
+    return answer;
+  };
+  return diffusion::sample(diffusion::guide(model, guidance), noise, path_of(config.diffusion), *r.sampler,
+                           options, diffusion::step_noise(seeds), hooks.on_step);
+}
+
+std::vector<Picture> Engine::Impl::decode(const at::Tensor& latents, std::span<const Request> pictures,
+                                          std::int64_t first) const {
+  std::vector<io::Image> images = to_images(codec->decode(latents), pictures.data());
+  std::vector<Picture> out;
+  for (std::size_t i = 0; i < images.size(); ++i)
+    out.push_back({std::move(images[i]), pictures[i], first + static_cast<std::int64_t>(i)});
+  return out;
+}
+
+Engine::Engine(const fs::path& folder) : impl_(std::make_unique<Impl>(folder)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+const ModelConfig& Engine::config() const {
+  return impl_->config;
+}
+const fs::path& Engine::folder() const {
+  return impl_->folder;
+}
+const std::string& Engine::name() const {
+  return impl_->name;
+}
+const std::string& Engine::weights_hash() const {
+  if (impl_->hash.empty()) impl_->hash = io::sha256_file(impl_->weights_path);
+  return impl_->hash;
+}
+
+std::vector<Request> Engine::resolve(const Request& request) const {
+  return generate::resolve(request, impl_->config, impl_->codec->factor());
+}
+
+void Engine::run(const Request& request, const Limits& limits, const Observer& observer) {
+  const std::vector<Request> pictures = resolve(request);
+  const Request& r = pictures.front();
+  const bool ready = impl_->ready(r);
+  const Plan plan = make_plan(impl_->config, *impl_->codec, r, std::ssize(pictures), limits, ready);
+  check(plan.fits, refusal(plan, advice(impl_->config, *impl_->codec, r, plan, ready)));
+  const std::int64_t total = plan.batches * diffusion::evaluations(*r.sampler, sampler_options(r));
+  std::int64_t done = 0;
+  for (std::int64_t i = 0; i < plan.batches; ++i) {
+    const std::int64_t first = plan.begin(i);
+    const auto batch = std::span(pictures).subspan(static_cast<std::size_t>(first),
+                                                   static_cast<std::size_t>(plan.begin(i + 1) - first));
+    Impl::Hooks hooks;
+    hooks.before = [&] {
+      if (observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed)) throw Stopped();
+    };
+    hooks.after = [&] {
+      ++done;
+      if (observer.on_evaluation) observer.on_evaluation(done, total);
+    };
+    if (observer.preview_every > 0 && observer.on_preview)
+      hooks.on_step = [&](const diffusion::StepInfo& info) {
+        if (info.step % observer.preview_every == 0)
+          observer.on_preview(info.step, impl_->decode(info.x0, batch, first));
+      };
+    const at::Tensor latents = impl_->sample_batch(batch, hooks);
+    hooks.before();
+    for (Picture& picture : impl_->decode(latents, batch, first))
+      if (observer.on_picture) observer.on_picture(std::move(picture));
+  }
+}
+
+std::vector<Picture> Engine::run(const Request& request, const Limits& limits) {
+  std::vector<Picture> pictures;
+  Observer observer;
+  observer.on_picture = [&](Picture&& picture) { pictures.push_back(std::move(picture)); };
+  run(request, limits, observer);
+  return pictures;
+}
+
+}  // namespace pom::generate

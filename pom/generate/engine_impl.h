@@ -1,0 +1,53 @@
+// Private to the room: what an Engine holds, and the one way in which a batch is sampled.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/codecs/codec.h"
+#include "pom/diffusion/path.h"
+#include "pom/diffusion/sampler.h"
+#include "pom/generate/engine.h"
+#include "pom/models/denoiser.h"
+
+namespace pom::generate {
+
+struct Engine::Impl {
+  explicit Impl(const std::filesystem::path& folder);
+
+  std::filesystem::path folder, weights_path;
+  ModelConfig config;
+  std::string name, hash;
+  std::unique_ptr<codecs::Codec> codec;
+  std::map<at::ScalarType, models::Denoiser> denoisers;  // made when first needed
+
+  bool ready(const Request& request) const;  // whether the network of its dtype is there
+  models::Denoiser& denoiser(at::ScalarType dtype);
+
+  struct Hooks {
+    std::function<void()> before, after;  // each evaluation of the network; may throw
+    diffusion::OnStep on_step;
+  };
+  // Latents (B, C, H, W) of complete requests that differ in class and seed alone. A picture's bits do not
+  // depend on the others.
+  at::Tensor sample_batch(std::span<const Request> pictures, const Hooks& hooks);
+  struct Speed {
+    double setup = 0;    // seconds of a batch before its first evaluation
+    double first = 0;    // what the very first evaluation takes beyond the others
+    double per_mac = 0;  // with what the sampler does between evaluations
+    double decode = 0;   // of one picture
+  };
+  Speed measure(std::span<const Request> probe);  // samples for a moment
+
+  std::vector<Picture> decode(const at::Tensor& latents, std::span<const Request> pictures,
+                              std::int64_t first) const;
+};
+
+}  // namespace pom::generate

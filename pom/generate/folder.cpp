@@ -1,0 +1,93 @@
+#include "pom/generate/folder.h"
+
+#include <cctype>
+#include <system_error>
+
+#include "pom/base/error.h"
+#include "pom/diffusion/sampler.h"
+#include "pom/io/atomic_file.h"
+#include "pom/io/json_fields.h"
+
+namespace pom::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A number as the name of another class could never be told from that class.
+void check_class_names(const ModelConfig& config, std::string_view where) {
+  const auto count = static_cast<std::int64_t>(config.classes.size());
+  check(count == 0 || count == config.network.classes, where, "classes: expected ", config.network.classes,
+        " names, as many as network.classes, got ", count);
+  for (std::size_t i = 0; i < config.classes.size(); ++i) {
+    const std::string& name = config.classes[i];
+    check(!name.empty() && std::isspace(static_cast<unsigned char>(name.front())) == 0 &&
+              std::isspace(static_cast<unsigned char>(name.back())) == 0,
+          where, "classes[", i, "]: expected a name without spaces at its ends, got \"", name, "\"");
+    const bool number = name.find_first_not_of("0123456789") == std::string::npos;
+    check(!number || name == std::to_string(i), where, "classes[", i,
+          "]: expected a name, or its own number, got the number ", name);
+  }
+}
+
+void check_sample(const ModelConfig& config, std::string_view where) {
+  const SampleDefaults& sample = config.sample;
+  check(sample.size.size() == 2, where, "sample.size: expected [width, height], got ", sample.size.size(),
+        " numbers");
+  check(sample.cfg_from <= sample.cfg_to, where, "sample.cfg_from: expected at most cfg_to, ", sample.cfg_to,
+        ", got ", sample.cfg_from);
+  try {
+    const std::string sampler = diffusion::canonical_sampler(sample.sampler);
+    diffusion::evaluation_times(sampler, {.steps = static_cast<int>(sample.steps), .eta = sample.eta});
+  } catch (const Error& error) {
+    fail(where, "sample: ", error.what());
+  }
+}
+
+void check_is_folder(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  check(fs::exists(status), "model folder: ", folder.string(), ": no such folder");
+  check(fs::is_directory(status), "model folder: ", folder.string(), ": expected a folder with ", config_file,
+        " and ", weights_file, ", got a file");
+  check(fs::exists(folder / config_file, error), "model folder: ", folder.string(), ": there is no ",
+        config_file, " in it");
+}
+
+}  // namespace
+
+ModelConfig read_config(const fs::path& folder) {
+  check_is_folder(folder);
+  const fs::path path = folder / config_file;
+  const std::string text = io::read_json_text(path), source = path.string();
+  ModelConfig config;
+  const std::set<std::string> given = io::read_json(text, config, source);
+  for (const char* needed : {"format", "network"})
+    check(given.contains(needed), source, ": ", needed, ": expected this field, and it is missing");
+  if (!config.network.variant.empty()) {  // the variant first, then what the file says
+    try {
+      config.network = models::variant(config.network.variant);
+    } catch (const Error& error) {
+      fail(source, ": ", error.what());
+    }
+    io::read_json(text, config, source);
+  }
+  if (!given.contains("network.classes") && !config.classes.empty())
+    config.network.classes = static_cast<std::int64_t>(config.classes.size());
+  check_config(config, source + ": ");
+  return config;
+}
+
+void write_config(const fs::path& folder, const ModelConfig& config) {
+  const fs::path path = folder / config_file;
+  check_config(config, path.string() + ": ");
+  ModelConfig copy = config;
+  io::write_file_atomically(path, io::write_json(copy, io::JsonStyle::pages));
+}
+
+void check_config(const ModelConfig& config, std::string_view where) {
+  models::check_config(config.network, std::string(where) + "network.");
+  check_class_names(config, where);
+  check_sample(config, where);
+}
+
+}  // namespace pom::generate

@@ -1,0 +1,101 @@
+// A model folder: config.json and model.safetensors, and nothing outside it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "pom/codecs/codec.h"
+#include "pom/generate/request.h"
+#include "pom/models/config.h"
+
+namespace pom::generate {
+
+inline constexpr const char* config_file = "config.json";
+inline constexpr const char* weights_file = "model.safetensors";
+
+// "diffusion" of config.json: what the network was trained to predict.
+struct DiffusionConfig {
+  std::string path = "flow";        // "flow" or "epsilon"
+  std::string variance = "linear";  // of epsilon: linear, sine, cosine, sigmoid
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "path", .help = "what the network predicts", .choices = {"flow", "epsilon"}}, path);
+    visit(Field{.name = "variance",
+                .help = "of the noise of path epsilon",
+                .choices = {"linear", "sine", "cosine", "sigmoid"}},
+          variance);
+  }
+};
+
+// "sample" of config.json: the settings the model likes best; a request may say otherwise.
+struct SampleDefaults {
+  std::vector<std::int64_t> size = {256, 256};  // width, height in pixels
+  double omega_base = 0;  // side at which `omega auto` is 4; 0: the root of size's product
+  std::string sampler = "heun";
+  std::int64_t steps = 25;
+  double cfg_scale = 1;
+  double cfg_from = 0, cfg_to = 1;
+  double clip = 0;  // of the predicted picture; 0 is off
+  double eta = 0;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
+    visit(Field{.name = "omega_base",
+                .help = "side at which omega auto is 4; 0: the root of width times height",
+                .least = 0,
+                .most = 65536},
+          omega_base);
+    visit(Field{.name = "sampler",
+                .help = "how noise becomes a picture",
+                .choices = sampler_names(),
+                .closed = false},
+          sampler);
+    visit(Field{.name = "steps", .help = "steps of the sampler", .least = 1, .most = 10000}, steps);
+    visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
+    visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
+    visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);
+    visit(Field{.name = "clip",
+                .help = "largest value of the predicted picture; 0 is off",
+                .least = 0,
+                .most = 1000},
+          clip);
+    visit(Field{.name = "eta", .help = "noise that ddim adds in each step", .least = 0, .most = 1}, eta);
+  }
+};
+
+struct ModelConfig {
+  std::int64_t format = 1;
+  std::string name;  // of the model; the folder's name where empty
+  models::NetworkConfig network;
+  DiffusionConfig diffusion;
+  codecs::CodecConfig codec;
+  SampleDefaults sample;
+  std::vector<std::string> classes;  // names, one per class; empty: numbers only
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "format", .help = "version of this file", .least = 1, .most = 1}, format);
+    visit(Field{.name = "name", .help = "of the model; the folder's where empty"}, name);
+    visit(Field{.name = "network", .help = "the network"}, network);
+    visit(Field{.name = "diffusion", .help = "what it was trained to predict"}, diffusion);
+    visit(Field{.name = "codec", .help = "what turns its latents into pictures"}, codec);
+    visit(Field{.name = "sample", .help = "settings it likes best"}, sample);
+    visit(Field{.name = "classes", .help = "names of the classes"}, classes);
+  }
+};
+
+// A variant's name in "network" gives the defaults of the rest there, and the names of classes their number.
+// Everything that is wrong with the file is a pom::Error that begins with its path and the field's.
+ModelConfig read_config(const std::filesystem::path& folder);
+// Writes config.json into a folder that exists. Whoever trains writes the weights beside it with
+// models::write_weights.
+void write_config(const std::filesystem::path& folder, const ModelConfig& config);
+
+// What the fields cannot say one by one; `where` begins the message.
+void check_config(const ModelConfig& config, std::string_view where);
+
+}  // namespace pom::generate

@@ -1,0 +1,37 @@
+// What made a picture, in its PNG: `parameters` in the words of A1111's interface, `pom` as JSON.
+//
+//   parameters   star
+//                Steps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 32x32, Model hash: 0123456789,
+//                Model: shapes32, Version: libpom 0.1.0           (one line)
+//   pom          {"format":1,"request":{…},"model":{"name":"shapes32","sha256":"…"},"version":"0.1.0"}
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pom/generate/request.h"
+#include "pom/io/png.h"
+
+namespace pom::generate {
+
+struct Origin {
+  Request request;                         // of one picture, complete
+  std::string model, model_hash, version;  // name, SHA-256 of model.safetensors in hexadecimal, of libpom
+};
+
+// The two text chunks of a picture made by `request`, which must be complete.
+std::vector<io::TextEntry> metadata_of(const Origin& origin);
+
+// Throws pom::Error that says what is missing where the picture was not made here.
+Origin read_origin(const std::filesystem::path& picture);
+// The same from the text of a picture; `source` begins the messages.
+Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source);
+
+// A request as JSON in one line, the fields that are given; and from an object of JSON, where every key must
+// be a field. `source` begins the messages.
+std::string request_json(const Request& request);
+Request request_from_json(std::string_view json, std::string_view source);
+
+}  // namespace pom::generate

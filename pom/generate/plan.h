@@ -1,0 +1,47 @@
+// Private to the room: how a run is cut into batches, and what memory it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <c10/core/ScalarType.h>
+
+#include "pom/codecs/codec.h"
+#include "pom/generate/engine.h"
+
+namespace pom::generate {
+
+at::ScalarType dtype_of(const Request& request);
+std::int64_t rows_of(const Request& request);  // that the network sees of one picture: 2 where it is guided
+
+// Bytes of a run beyond what the process has anyway.
+struct RunMemory {
+  std::int64_t weights = 0;      // while they are read and made ready, and then
+  std::int64_t fixed = 0;        // once
+  std::int64_t per_picture = 0;  // of a batch
+
+  std::int64_t of(std::int64_t batch) const { return weights + fixed + batch * per_picture; }
+};
+// request is complete; `ready`: the network of this dtype is in memory already.
+RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                     bool ready);
+
+struct Plan {
+  std::int64_t pictures = 0, batch = 0, batches = 0;
+  std::int64_t peak_bytes = 0, free_bytes = 0;  // as in Forecast, from counting alone
+  bool fits = true;
+
+  // Batches of nearly one size: where batch i begins.
+  std::int64_t begin(std::int64_t i) const { return i * pictures / batches; }
+};
+Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+               std::int64_t pictures, const Limits& limits, bool ready);
+
+// Which flag would make a single picture of the request fit; empty where none would.
+std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                   const Plan& plan, bool ready);
+
+// "sample: memory: …", for a run that does not fit.
+std::string refusal(const Plan& plan, const std::string& advice);
+
+}  // namespace pom::generate

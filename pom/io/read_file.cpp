@@ -1,0 +1,44 @@
+#include "pom/io/read_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "pom/base/error.h"
+
+namespace pom::io::detail {
+
+FileDescriptor open_for_reading(const std::filesystem::path& path, std::string_view operation) {
+  // Without O_NONBLOCK opening a pipe would wait for somebody to write to it.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  check(file.is_open(), operation, ": ", path.string(), ": cannot open: ", errno_text(errno));
+  struct stat status;
+  check(::fstat(file.get(), &status) == 0, operation, ": ", path.string(), ": ", errno_text(errno));
+  check(S_ISREG(status.st_mode), operation, ": ", path.string(), ": expected a regular file, got ",
+        S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
+  return file;
+}
+
+std::vector<std::byte> read_file(const std::filesystem::path& path, std::string_view operation,
+                                 std::uint64_t most) {
+  const FileDescriptor file = open_for_reading(path, operation);
+  struct stat status = {};
+  ::fstat(file.get(), &status);
+  // One byte more than the system says, so that the end is seen; files of /proc say 0 and are longer.
+  std::vector<std::byte> bytes(std::min(static_cast<std::uint64_t>(status.st_size), most) + 1);
+  for (std::size_t filled = 0;;) {
+    const ssize_t got = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0, operation, ": ", path.string(), ": cannot read: ", errno_text(errno));
+    filled += static_cast<std::size_t>(got);
+    check(filled <= most, operation, ": ", path.string(), ": expected at most ", most, " bytes, got more");
+    if (got == 0) {
+      bytes.resize(filled);
+      return bytes;
+    }
+    if (filled == bytes.size()) bytes.resize(filled + filled / 2 + 4096);
+  }
+}
+
+}  // namespace pom::io::detail

@@ -1,0 +1,22 @@
+// What the processor offers, and which of our kernels run on it: for `pom doctor` and reports. No torch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pom::ops {
+
+struct CpuInfo {
+  std::string name;  // "AMD EPYC 7763"; empty where the system does not say
+  std::vector<std::string>
+      features;              // of those that matter here: "avx2", "avx512f", "avx512_bf16", "amx_tile"
+  std::string kernels;       // instruction set of the fp32 kernels in use, which POM_CPU_ISA may lower
+  std::string bf16_kernels;  // and of the bf16 ones
+};
+
+// Throws pom::Error where POM_CPU_ISA is none of the names.
+CpuInfo cpu_info();
+
+bool announces_amx();
+
+}  // namespace pom::ops

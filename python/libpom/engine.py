@@ -1,0 +1,121 @@
+"""The engine from Python: opens a model folder, draws pictures. The work is done by libpom.so.
+
+engine = libpom.Engine("assets/shapes32")
+pictures, requests = engine.sample(class_="star", seed=7, count=2, steps=10)
+"""
+
+import json
+import math
+import os
+import threading
+
+import torch
+
+from . import _library
+from .errors import Error, fail
+
+_PYTHON_NAMES = {"class_": "class"}  # `class` itself is a word of the language
+
+
+def _ours(error: RuntimeError) -> Error:
+    """What C++ said, without what torch adds to it."""
+    return Error(str(error).split("\nException raised from")[0].rstrip())
+
+
+def _json(op: str, fields: dict[str, object]) -> str:
+    """Those that are given (not None), as the library reads them."""
+    request: dict[str, object] = {}
+    for name, value in fields.items():
+        field = _PYTHON_NAMES.get(name, name)
+        if field in request:
+            fail(f"{op}: {field}", "it once", "it as class and as class_")
+        if value is None:
+            continue
+        if field == "class" and isinstance(value, (list, tuple, range)):
+            value = ",".join(str(item) for item in value)
+        if field in ("class", "omega") and isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            fail(f"{op}: {field}", "a finite number", value)
+        request[field] = value
+    try:
+        return json.dumps(request)
+    except (TypeError, ValueError) as error:
+        raise Error(f"{op}: expected numbers and texts, got {error}") from None
+
+
+class Engine:
+    """A model folder (config.json, model.safetensors), ready to draw. Pictures are those of `pom sample`."""
+
+    def __init__(self, folder: str | os.PathLike):
+        if _library.path is None:
+            fail(
+                "Engine: libpom.so", "the compiled library", f"none: {_library.reason or 'it is not loaded'}"
+            )
+        try:
+            self._engine = torch.classes.pom.Engine(os.fspath(folder))
+        except RuntimeError as error:
+            raise _ours(error) from None
+
+    @property
+    def name(self) -> str:
+        return self._engine.name()
+
+    @property
+    def config(self) -> dict:
+        """What config.json says, with the defaults filled in."""
+        return json.loads(self._engine.config())
+
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of model.safetensors."""
+        try:
+            return self._engine.weights_hash()
+        except RuntimeError as error:
+            raise _ours(error) from None
+
+    def resolve(self, **request: object) -> list[dict]:
+        """The single pictures that a request stands for, each with every field filled in."""
+        text = _json("resolve", request)
+        try:
+            return json.loads(self._engine.resolve(text))
+        except RuntimeError as error:
+            raise _ours(error) from None
+
+    def sample(self, *, batch: int = 0, **request: object) -> tuple[torch.Tensor, list[dict]]:
+        """Draws what the request's fields say: `class_` (or `class`), `seed`, `count`, `steps`, `sampler`,
+        `cfg_scale` or `omega`, `width`, `height`, `dtype` and the others of `pom sample --help`. What is left
+        out is the model's to choose.
+
+        Gives uint8 pictures (B, H, W, C) and the request of each one, complete: it draws the same picture
+        again. `batch` bounds how many are drawn at a time and changes none of them.
+        """
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
+            fail("sample: batch", "an integer of at least 0", repr(batch))
+        text = _json("sample", request)
+        pictures, requests = self._interruptible(lambda: self._engine.sample(text, batch))
+        return pictures, json.loads(requests)
+
+    def _interruptible(self, work):
+        """Runs work in a thread of its own: Ctrl-C reaches this one only between two lines of Python."""
+        result, failure = [], []
+
+        def run():
+            try:
+                result.append(work())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name="libpom-sample", daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            self._engine.stop()
+            thread.join()
+            raise
+        if failure and isinstance(failure[0], RuntimeError):
+            raise _ours(failure[0]) from None
+        if failure:
+            raise failure[0]
+        return result[0]

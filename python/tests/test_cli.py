@@ -1,0 +1,744 @@
+"""The program `pom`, as a person meets it: exit codes, messages, files, and nothing half-written.
+
+It stands beside libpom.so ($LIBPOM_LIBRARY). The model is a tiny network of random
+weights, which draws noise in colours and is enough for everything but beauty.
+"""
+
+import errno
+import json
+import os
+import pty
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from reference_dipom import ReferenceDiPoM, randomise
+
+COMMANDS = ["sample", "reproduce", "info", "doctor"]
+CLASSES = ["circle", "square", "star"]
+NETWORK = {"dim": 16, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
+CONFIG = {
+    "format": 1,
+    "name": "tiny",
+    "network": {"kind": "dipom", "mixer": "pom", "ffw_expand": 3, **NETWORK},
+    "diffusion": {"path": "flow"},
+    "codec": {"kind": "pixels"},
+    "sample": {"size": [16, 16], "sampler": "euler", "steps": 3, "cfg_scale": 2.0},
+    "classes": CLASSES,
+}
+
+
+def program():
+    library = os.environ.get("LIBPOM_LIBRARY", "")
+    return Path(library).parent / "pom" if library else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _program_is_there():
+    path = program()
+    if path and path.is_file():
+        return
+    if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
+        pytest.fail(f"the program was not found: {path}")
+    pytest.skip("the program was not built")
+
+
+def environment(**more):
+    keep = {k: v for k, v in os.environ.items() if k not in ("POM_MODELS", "POM_CPU_ISA", "NO_COLOR")}
+    return keep | {"OMP_WAIT_POLICY": "PASSIVE"} | {k: str(v) for k, v in more.items()}
+
+
+def pom(*arguments, cwd, env=None, **options):
+    """Runs the program and returns what came of it."""
+    words = [str(program()), *map(str, arguments)]
+    options = {"capture_output": True, "text": True, "timeout": 120} | options
+    return subprocess.run(words, cwd=cwd, env=env or environment(), **options)
+
+
+def write_model(folder, config=CONFIG, weights=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if weights is None:
+        network = randomise(ReferenceDiPoM(ffw_expand=3, **NETWORK), seed=1)
+        weights = {name: tensor.float().contiguous() for name, tensor in network.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def sample(model, tmp_path):
+    """`pom sample --model tiny ...` in an empty folder."""
+    return lambda *arguments, **options: pom(
+        "sample", "--model", model, *arguments, **({"cwd": tmp_path} | options)
+    )
+
+
+def is_usage_error(result, *words):
+    assert result.returncode == 2, result.stderr
+    assert_message(result, *words)
+
+
+def is_failure(result, *words):
+    assert result.returncode == 1, result.stderr
+    assert_message(result, *words)
+
+
+def assert_message(result, *words):
+    assert result.stdout == ""
+    assert "terminate called" not in result.stderr and "Exception raised from" not in result.stderr
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+def leaves_nothing(folder):
+    assert [path.name for path in sorted(Path(folder).rglob("*"))] == []
+
+
+def png_size(path):
+    return struct.unpack(">II", Path(path).read_bytes()[16:24])
+
+
+def png_text(path):
+    data, at, text = Path(path).read_bytes(), 8, {}
+    while at < len(data):
+        (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
+        body = data[at + 8 : at + 8 + length]
+        if kind == b"tEXt":
+            keyword, value = body.split(b"\0", 1)
+            text[keyword.decode("latin-1")] = value.decode("latin-1")
+        at += 12 + length
+    return text
+
+
+def plain_png(path):
+    """A PNG of one black pixel that nobody here made."""
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"\0\0\0\0")
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
+    return path
+
+
+class TestHelp:
+    def test_program(self, tmp_path):
+        result = pom("--help", cwd=tmp_path)
+        assert result.returncode == 0 and result.stderr == ""
+        for command in COMMANDS:
+            assert f"\n  {command} " in result.stdout
+        assert "Examples" in result.stdout and "Exit status" in result.stdout
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_command(self, command, tmp_path):
+        result = pom(command, "--help", cwd=tmp_path)
+        assert result.returncode == 0 and result.stderr == ""
+        assert max(map(len, result.stdout.splitlines())) <= 80
+        usage, examples = result.stdout.index("\nUsage\n"), result.stdout.index("\nExamples\n")
+        assert usage < examples and f"  pom {command}" in result.stdout[examples:]
+        assert "\x1b" not in result.stdout
+
+    def test_every_field_of_a_request_is_a_flag_in_a_group(self, tmp_path):
+        text = pom("sample", "--help", cwd=tmp_path).stdout
+        for flag in (
+            "class",
+            "seed",
+            "count",
+            "size",
+            "steps",
+            "sampler",
+            "cfg-scale",
+            "omega",
+            "eta",
+            "dtype",
+        ):
+            assert re.search(rf"^ +--{flag} [A-Zx]+", text, re.M), flag
+        groups = re.findall(r"^\n(\w[\w ]+)\n(?=  )", text, re.M)
+        assert groups[:5] == ["Usage", "Model", "What to draw", "How to sample", "Where it goes"]
+        assert "1 to 10000" in text and "dpm++2m" in text
+
+    def test_version(self, tmp_path):
+        result = pom("--version", cwd=tmp_path)
+        assert result.returncode == 0 and re.match(r"libpom \d+\.\d+\.\d+ ", result.stdout)
+
+    def test_examples_run(self, tmp_path):
+        """Each example, in the order of the commands, in a folder where its model is."""
+        write_model(tmp_path / "assets" / "shapes32", config=CONFIG | {"name": "shapes32"})
+        for command in COMMANDS:
+            text = pom(command, "--help", cwd=tmp_path).stdout
+            for line in text[text.index("\nExamples\n") :].splitlines()[2:]:
+                result = pom(*line.split()[1:], cwd=tmp_path)
+                assert result.returncode == 0, (line, result.stderr)
+
+
+class TestUsage:
+    def test_nothing(self, tmp_path):
+        is_usage_error(pom(cwd=tmp_path), "expected a command", "pom --help")
+
+    def test_unknown_command(self, tmp_path):
+        is_usage_error(pom("smaple", cwd=tmp_path), 'unknown command "smaple"', 'did you mean "sample"?')
+
+    def test_unknown_flag(self, sample):
+        is_usage_error(
+            sample("--setps", 3), "unknown flag --setps", "did you mean --steps?", "pom sample --help"
+        )
+
+    def test_flag_before_the_command(self, tmp_path):
+        is_usage_error(pom("--seed", 3, cwd=tmp_path), "--seed")
+
+    def test_surplus_argument(self, sample):
+        is_usage_error(sample("circle"), 'unexpected argument "circle"')
+
+    def test_missing_value(self, sample):
+        is_usage_error(sample("--class"), "--class: expected a value, got nothing")
+        is_usage_error(sample("--class", "--seed", 3), "--class: expected a value, got the flag --seed")
+
+    def test_missing_model(self, tmp_path):
+        is_usage_error(pom("sample", cwd=tmp_path), "--model: expected the folder of a model")
+
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (["--class", "crcle"], ["crcle", '"circle"']),
+            (["--class", "17"], ["17"]),
+            (["--steps", "0"], ["--steps: expected 1 to 10000, got 0"]),
+            (["--steps", "1000000"], ["--steps: expected 1 to 10000, got 1000000"]),
+            (["--steps", "many"], ["--steps: expected a whole number, 1 to 10000", '"many"']),
+            (["--steps", "3.5"], ["--steps: expected a whole number"]),
+            (["--sampler", "huen"], ["huen", '"heun"']),
+            (["--size", "17x16"], ["divisible by 2", "17x16"]),
+            (["--size", "big"], ["big"]),
+            (["--size", "16x16", "--width", "16"], ["--size"]),
+            (["--count", "0"], ["--count: expected 1 to"]),
+            (["--cfg-scale", "nan"], ["--cfg-scale: expected a number"]),
+            (["--cfg-scale", "2", "--omega", "1"], ["omega"]),
+            (["--omega", "some"], ["omega", "some"]),
+            (["--eta", "2"], ["--eta: expected 0 to 1, got 2"]),
+            (["--seed", "99999999999999999999"], ["--seed: expected a whole number"]),
+            (["--dtype", "fp33"], ["fp33", "fp32"]),
+            (["--batch", "0"], ["--batch: expected 1 to"]),
+            (["--memory-limit", "lots"], ["--memory-limit", "4G"]),
+            (["--threads", "-1"], ["--threads: expected 1 to"]),
+            (["--preview", "0"], ["--preview: expected 1 to"]),
+        ],
+    )
+    def test_values(self, sample, tmp_path, flags, words):
+        is_usage_error(sample(*flags), *words)
+        leaves_nothing(tmp_path)
+
+
+class TestSample:
+    def test_one_picture(self, sample, tmp_path):
+        result = sample("--class", "circle", "--seed", 7, "-o", "circle.png")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == "circle.png\n"
+        assert png_size(tmp_path / "circle.png") == (16, 16)
+        assert [path.name for path in tmp_path.iterdir()] == ["circle.png"]
+
+    def test_metadata(self, sample, model, tmp_path):
+        sample("--class", "star", "--seed", 7, "--omega", "0.5", "--size", "16x8", "-o", "star.png")
+        text = png_text(tmp_path / "star.png")
+        assert text["parameters"].startswith(
+            "star\nSteps: 3, Sampler: Euler, CFG scale: 1.5, Seed: 7, Size: 16x8"
+        )
+        own = json.loads(text["pom"])
+        assert own["request"] | {"class": "star", "seed": 7, "count": 1, "steps": 3} == own["request"]
+        hashed = subprocess.run(["sha256sum", model / "model.safetensors"], capture_output=True, text=True)
+        assert own["model"] == {"name": "tiny", "sha256": hashed.stdout.split()[0]}
+
+    def test_default_names(self, sample, tmp_path):
+        result = sample("--class", "circle,star", "--seed", 5)
+        assert result.stdout.split() == ["out/circle_5.png", "out/star_6.png"]
+        result = sample("--grid", "--seed", 5)
+        assert result.stdout.split() == ["out/tiny_sheet_5.png"]
+
+    @pytest.mark.parametrize(
+        ("output", "names"),
+        [
+            ("a_%03d.png", ["a_000.png", "a_001.png"]),
+            ("a%d.jpg", ["a0.jpg", "a1.jpg"]),
+            ("new/", ["new/tiny_000.png", "new/tiny_001.png"]),
+            ("deep/{class}/{seed}.png", ["deep/circle/7.png", "deep/star/8.png"]),
+            ("100%%_%d.png", ["100%_0.png", "100%_1.png"]),
+        ],
+    )
+    def test_patterns(self, sample, tmp_path, output, names):
+        result = sample("--class", "circle,star", "--seed", 7, "-o", output)
+        assert result.stdout.split() == names, result.stderr
+        assert all((tmp_path / name).is_file() for name in names)
+
+    def test_existing_folder(self, sample, tmp_path):
+        (tmp_path / "there").mkdir()
+        assert sample("--class", "circle", "-o", "there").stdout.split() == ["there/tiny_000.png"]
+
+    def test_json(self, sample, model, tmp_path):
+        result = sample("--class", "circle,star", "--count", 2, "--seed", 3, "-o", "p_%d.png", "--json")
+        answer = json.loads(result.stdout)
+        assert answer["files"] == [f"p_{i}.png" for i in range(4)]
+        assert answer["seeds"] == [3, 4, 5, 6]
+        assert answer["classes"] == ["circle", "circle", "star", "star"]
+        assert answer["seconds"] > 0 and answer["model"]["name"] == "tiny"
+
+    def test_random_seed_is_reported(self, sample, tmp_path):
+        result = sample("--class", "circle", "--seed", -1, "-o", "a.png", "--json")
+        (seed,) = json.loads(result.stdout)["seeds"]
+        assert seed >= 0 and f"seed {seed}" in result.stderr
+        assert json.loads(png_text(tmp_path / "a.png")["pom"])["request"]["seed"] == seed
+
+    def test_previews(self, sample, tmp_path):
+        result = sample("--class", "circle", "--steps", 4, "--preview", 2, "-o", "a.png")
+        assert "a_preview_002.png" in result.stderr
+        assert "a_preview_002.png" in {path.name for path in tmp_path.iterdir()}
+        assert "pom" not in png_text(tmp_path / "a_preview_002.png")
+        again = sample("--class", "circle", "--steps", 4, "--preview", 2, "-o", "b.png")
+        assert again.returncode == 0
+        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+    def test_one_seed_one_picture(self, sample, tmp_path):
+        flags = ["--class", "circle", "--seed", 40]
+        sample(*flags, "--count", 8, "-o", "all_%d.png", "--threads", 2)
+        sample(*flags, "--count", 3, "-o", "three_%d.png", "--batch", 1, "--threads", 1)
+        sample("--class", "circle", "--seed", 42, "-o", "alone.png", "--threads", 1)
+        sample(*flags, "--count", 8, "-o", "split_%d.png", "--batch", 3)
+        read = lambda name: (tmp_path / name).read_bytes()  # noqa: E731
+        for i in range(8):
+            assert read(f"all_{i}.png") == read(f"split_{i}.png")
+        for i in range(3):
+            assert read(f"all_{i}.png") == read(f"three_{i}.png")
+        assert read("alone.png") == read("all_2.png")
+
+    def test_quiet(self, sample, tmp_path):
+        result = sample("--class", "circle", "-q", "-o", "a.png")
+        assert result.stderr == "" and result.stdout == "a.png\n"
+
+    def test_dry_run(self, sample, tmp_path):
+        result = sample("--class", "circle", "--dry-run", "--json")
+        assert result.returncode == 0, result.stderr
+        forecast = json.loads(result.stdout)
+        assert forecast["fits"] and forecast["seconds"] > 0 and forecast["peak_bytes"] > 0
+        assert "it fits" in sample("--class", "circle", "--dry-run").stdout
+        leaves_nothing(tmp_path)
+
+    def test_dry_run_that_does_not_fit(self, sample, tmp_path):
+        result = sample("--class", "circle", "--dry-run", "--memory-limit", "1M")
+        assert result.returncode == 1 and "does not fit: " in result.stdout
+        assert "--" in result.stdout.split("does not fit: ")[1]
+        leaves_nothing(tmp_path)
+
+
+class TestOutput:
+    def test_existing_file_is_kept(self, sample, tmp_path):
+        (tmp_path / "a_1.png").write_text("mine")
+        result = sample("--class", "circle", "--count", 3, "-o", "a_%d.png")
+        is_usage_error(result, "a_1.png is there already", "-y")
+        assert [path.name for path in tmp_path.iterdir()] == ["a_1.png"]
+        assert (tmp_path / "a_1.png").read_text() == "mine"
+        assert sample("--class", "circle", "--count", 3, "-o", "a_%d.png", "-y").returncode == 0
+        assert png_size(tmp_path / "a_1.png") == (16, 16)
+
+    def test_many_pictures_in_one_file(self, sample, tmp_path):
+        result = sample("--class", "circle", "--count", 2, "-o", "a.png")
+        is_usage_error(result, "a_%03d.png", "--grid")
+        leaves_nothing(tmp_path)
+
+    @pytest.mark.parametrize("output", ["a.gif", "a", "a_%s.png", "a_%.png", "a_%999999d.png"])
+    def test_names_that_make_no_sense(self, sample, tmp_path, output):
+        is_usage_error(sample("--class", "circle", "-o", output), "--output: expected", output)
+        leaves_nothing(tmp_path)
+
+    def test_folder_that_cannot_be_written(self, sample, tmp_path):
+        is_failure(sample("--class", "circle", "-o", "/proc/self/a.png"), "cannot write into /proc")
+        (tmp_path / "file").write_text("")
+        is_failure(sample("--class", "circle", "-o", "file/a.png"), "file is not a folder")
+
+    def test_folder_without_permission(self, model, tmp_path):
+        """Root may write everywhere, unless it gives that up."""
+        folder = tmp_path / "closed"
+        folder.mkdir(mode=0o555)
+        words = [program(), "sample", "--model", model, "--class", "circle", "-o", folder / "a.png"]
+        if os.geteuid() == 0:
+            obey = ["setpriv", "--bounding-set", "-dac_override", "--"]
+            if shutil.which("setpriv") is None or subprocess.run([*obey, "true"]).returncode != 0:
+                pytest.skip("root cannot give up its rights here")
+            words = [*obey, *words]
+        result = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment())
+        is_failure(result, f"cannot write into {folder}", os.strerror(errno.EACCES))
+        leaves_nothing(folder)
+
+    def test_disk_full(self, sample, tmp_path):
+        """A limit on the size of files stands for the full disk: writing fails in the middle of a picture."""
+
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+        result = sample("--class", "circle", "-o", "a.png", preexec_fn=small_files)
+        is_failure(result, "a.png", os.strerror(errno.EFBIG))
+        leaves_nothing(tmp_path)
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+    def test_full_stdout(self, tmp_path):
+        with open("/dev/full", "w") as full:
+            result = pom(
+                "info", "DiPoM-S/2", cwd=tmp_path, capture_output=False, stdout=full, stderr=subprocess.PIPE
+            )
+        assert result.returncode == 1 and os.strerror(errno.ENOSPC) in result.stderr
+
+    def test_closed_pipe(self, model, tmp_path):
+        """A reader that goes away ends the list of paths, not the pictures."""
+        words = [program(), "sample", "--model", model, "--class", "circle", "--count", "4", "-o", "a_%d.png"]
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = subprocess.run(
+            list(map(str, words)), cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, env=environment()
+        )
+        os.close(writer)
+        assert result.returncode == 0, result.stderr
+        assert len(list(tmp_path.glob("a_*.png"))) == 4
+
+    def test_device_is_not_replaced(self, sample):
+        is_failure(sample("--class", "circle", "-y", "-o", "/dev/null/a.png"), "/dev/null is not a folder")
+
+
+class TestSheet:
+    def test_sheet(self, sample, tmp_path):
+        result = sample("--count", 2, "--seed", 1, "--grid", "-o", "sheet.png")
+        assert result.stdout == "sheet.png\n", result.stderr
+        width, height = png_size(tmp_path / "sheet.png")
+        assert width >= 2 * 16 and height >= 3 * 16
+        text = png_text(tmp_path / "sheet.png")
+        run = json.loads(text["pom sheet"])
+        assert run["count"] == 2 and run["class"] == "all" and run["seed"] == 1 and run["steps"] == 3
+        assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
+
+    def test_reproduce(self, sample, model, tmp_path):
+        for flags in (["--count", 2], ["--class", "circle"]):
+            assert sample(*flags, "--grid", "-y", "-o", "sheet.png").returncode == 0
+            result = pom("reproduce", "sheet.png", "--model", model, cwd=tmp_path)
+            assert result.returncode == 0 and result.stdout == "the pixels agree\n", result.stderr
+
+    def test_a_sheet_changes_no_picture(self, sample, tmp_path):
+        """The pictures of a sheet of one, enlarged, are those written alone: seen in a corner of its cell."""
+        image = pytest.importorskip("PIL.Image")
+        sample("--class", "circle", "--seed", 3, "-o", "alone.png")
+        sample("--class", "circle", "--seed", 3, "--grid", "-o", "sheet.png")
+        alone = image.open(tmp_path / "alone.png").convert("RGB")
+        sheet = image.open(tmp_path / "sheet.png").convert("RGB")
+        scale = 96 // 16
+        large = alone.resize((16 * scale, 16 * scale), image.NEAREST)
+        found = any(
+            sheet.crop((x, y, x + large.width, y + large.height)).tobytes() == large.tobytes()
+            for x in range(sheet.width - large.width + 1)
+            for y in range(sheet.height - large.height + 1)
+            if sheet.getpixel((x, y)) == large.getpixel((0, 0))
+        )
+        assert found
+
+
+class TestReproduce:
+    @pytest.fixture
+    def picture(self, sample, tmp_path):
+        assert sample("--class", "star", "--seed", 9, "--sampler", "heun", "-o", "star.png").returncode == 0
+        return tmp_path / "star.png"
+
+    def test_agrees(self, picture, model, tmp_path):
+        result = pom("reproduce", picture, "--model", model, "-o", "again.png", cwd=tmp_path)
+        assert result.returncode == 0 and result.stdout == "the pixels agree\n", result.stderr
+        assert (tmp_path / "again.png").read_bytes() == picture.read_bytes()
+        answer = json.loads(pom("reproduce", picture, "--model", model, "--json", cwd=tmp_path).stdout)
+        assert answer["agree"] and answer["same_weights"] and answer["different_pixels"] == 0
+
+    def test_finds_the_model(self, picture, model, tmp_path):
+        is_failure(pom("reproduce", picture, cwd=tmp_path), '"tiny" was not found', "--model")
+        found = pom(
+            "reproduce", picture, cwd=tmp_path, env=environment(POM_MODELS=f"/nowhere:{model.parent}")
+        )
+        assert found.returncode == 0, found.stderr
+        for place in ("assets", "models", "."):
+            copy = shutil.copytree(model, tmp_path / place / "tiny")
+            assert pom("reproduce", picture, cwd=tmp_path).returncode == 0, place
+            shutil.rmtree(copy)
+
+    def test_other_weights(self, picture, model, tmp_path):
+        weights = load_file(model / "model.safetensors")
+        weights["out_proj.bias"] += 0.05
+        other = write_model(tmp_path / "other", weights=weights)
+        result = pom("reproduce", picture, "--model", other, cwd=tmp_path)
+        assert result.returncode == 1
+        assert "the weights are others" in result.stderr
+        assert re.match(r"\d+ of 256 pixels differ, by at most \d+ grey levels?\n", result.stdout)
+
+    def test_pictures_that_do_not_tell(self, sample, tmp_path):
+        foreign = plain_png(tmp_path / "foreign.png")
+        is_failure(pom("reproduce", foreign, cwd=tmp_path), "foreign.png", "pom", "another program")
+        sample("--class", "circle", "-o", "a.jpg")
+        is_failure(pom("reproduce", "a.jpg", cwd=tmp_path), "a.jpg", "JPEG", "no settings")
+        is_failure(pom("reproduce", "gone.png", cwd=tmp_path), "gone.png")
+        is_usage_error(pom("reproduce", cwd=tmp_path), "expected a picture")
+
+    def test_damaged_metadata(self, picture, model, tmp_path):
+        data = picture.read_bytes().replace(b'"seed":9', b'"seed":x')
+        (tmp_path / "bad.png").write_bytes(data)
+        is_failure(pom("reproduce", "bad.png", "--model", model, cwd=tmp_path), "bad.png")
+
+    def test_a_name_is_no_path(self, picture, model, tmp_path):
+        """Somebody else's picture must not make us open ../../anything."""
+        config = CONFIG | {"name": "../tiny"}
+        odd = write_model(tmp_path / "models" / "odd", config=config)
+        made = pom("sample", "--model", odd, "--class", "circle", "-o", "odd.png", cwd=tmp_path)
+        if made.returncode == 0:
+            shutil.copytree(model, tmp_path / "tiny")
+            is_failure(pom("reproduce", "odd.png", cwd=tmp_path), "was not found")
+
+
+class TestInfo:
+    def test_picture(self, sample, tmp_path):
+        sample("--class", "star", "--seed", 9, "-o", "star.png")
+        result = pom("info", "--picture", "star.png", cwd=tmp_path)
+        lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
+        assert lines["model"] == "tiny" and lines["class"] == "star" and lines["seed"] == "9"
+        assert lines["sampler"] == "euler" and lines["cfg_scale"] == "2"
+        answer = json.loads(pom("info", "--picture", "star.png", "--json", cwd=tmp_path).stdout)
+        assert answer["request"]["class"] == "star" and answer["model"]["name"] == "tiny"
+        is_failure(pom("info", "--picture", plain_png(tmp_path / "x.png"), cwd=tmp_path), "x.png")
+
+    @pytest.mark.parametrize("name", ["DiPoM-S/2", "DiT-B/4"])
+    def test_variant(self, name, tmp_path):
+        from reference_dipom import variants
+
+        with torch.device("meta"):
+            network = ReferenceDiPoM(**variants()[name])
+        answer = json.loads(pom("info", name.lower(), "--json", cwd=tmp_path).stdout)
+        assert answer["parameters"] == sum(p.numel() for p in network.parameters())
+        assert answer["macs"] > answer["parameters"]
+        sampling, training = answer["memory"]["sampling"], answer["memory"]["training"]
+        assert 4 * answer["parameters"] < sampling["fp32"]["unguided"] < sampling["fp32"]["guided"]
+        assert sampling["bf16"]["guided"] < sampling["fp32"]["guided"] < training["fp32"]
+
+    def test_size(self, tmp_path):
+        small, large = (
+            json.loads(pom("info", "DiPoM-S/2", "--size", size, "--json", cwd=tmp_path).stdout)
+            for size in ("256x256", "512x256")
+        )
+        assert large["tokens"] == 2 * small["tokens"] == 512
+        assert 1.9 < large["macs"] / small["macs"] < 2.1
+        is_usage_error(
+            pom("info", "DiPoM-S/2", "--size", "100x100", cwd=tmp_path), "multiples of 16", "100x100"
+        )
+
+    def test_table(self, tmp_path):
+        lines = pom("info", cwd=tmp_path).stdout.splitlines()
+        assert len(lines) == 1 + 24 + 1 and lines[1].startswith("DiPoM-S/2 ")
+        assert len(json.loads(pom("info", "--json", cwd=tmp_path).stdout)["variants"]) == 24
+
+    def test_folder(self, model, tmp_path):
+        text = pom("info", model, cwd=tmp_path).stdout
+        assert "tiny" in text and "circle, square, star" in text and "euler, 3 steps" in text
+        answer = json.loads(pom("info", model, "--json", cwd=tmp_path).stdout)
+        weights = load_file(model / "model.safetensors")
+        assert answer["parameters"] == sum(tensor.numel() for tensor in weights.values())
+        assert answer["size"] == [16, 16] and answer["class_names"] == CLASSES
+        assert answer["config"]["network"]["dim"] == 16
+
+    def test_mistakes(self, tmp_path):
+        near = pom("info", "DiPoM-S/3", cwd=tmp_path)
+        is_usage_error(near, "neither a variant nor a folder", "did you mean DiPoM-S/2?")
+        is_usage_error(pom("info", "--piture", "x", cwd=tmp_path), "did you mean --picture?")
+
+
+class TestModelFolder:
+    """Folders that are not well: told by sample and by doctor, with the name of what is wrong."""
+
+    def both(self, folder, tmp_path, *words):
+        is_failure(pom("sample", "--model", folder, "--class", 0, "-o", "a.png", cwd=tmp_path), *words)
+        assert not (tmp_path / "a.png").exists()
+        result = pom("doctor", folder, cwd=tmp_path)
+        assert result.returncode == 1 and "\nproblem " in result.stdout and "-> " in result.stdout
+
+    def test_no_folder(self, tmp_path):
+        self.both(tmp_path / "nowhere", tmp_path, "nowhere")
+
+    def test_no_weights(self, model, tmp_path):
+        folder = shutil.copytree(model, tmp_path / "m")
+        (folder / "model.safetensors").unlink()
+        self.both(folder, tmp_path, "model.safetensors")
+
+    def test_truncated_weights(self, model, tmp_path):
+        folder = shutil.copytree(model, tmp_path / "m")
+        data = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+        self.both(folder, tmp_path, "model.safetensors")
+
+    def test_foreign_weights(self, model, tmp_path):
+        folder = shutil.copytree(model, tmp_path / "m")
+        (folder / "model.safetensors").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 8)
+        self.both(folder, tmp_path, "model.safetensors")
+
+    def test_wrong_tensor(self, model, tmp_path):
+        weights = load_file(model / "model.safetensors")
+        weights["out_proj.bias"] = torch.zeros(7)
+        self.both(write_model(tmp_path / "m", weights=weights), tmp_path, "out_proj.bias", "7")
+
+    def test_prefix(self, model, tmp_path):
+        weights = {f"model.{k}": v for k, v in load_file(model / "model.safetensors").items()}
+        self.both(write_model(tmp_path / "m", weights=weights), tmp_path, "model.")
+
+    def test_unknown_field(self, tmp_path):
+        config = CONFIG | {"network": CONFIG["network"] | {"dpeth": 2}}
+        self.both(write_model(tmp_path / "m", config=config), tmp_path, "dpeth", "depth")
+
+    def test_ill_typed_field(self, tmp_path):
+        config = CONFIG | {"network": CONFIG["network"] | {"depth": "two"}}
+        self.both(write_model(tmp_path / "m", config=config), tmp_path, "depth", "two")
+
+    def test_no_json(self, model, tmp_path):
+        folder = shutil.copytree(model, tmp_path / "m")
+        (folder / "config.json").write_text("{")
+        self.both(folder, tmp_path, "config.json")
+
+    def test_not_finite(self, model, tmp_path):
+        weights = load_file(model / "model.safetensors")
+        weights["in_conv.bias"][3] = float("nan")
+        result = pom("doctor", write_model(tmp_path / "m", weights=weights), cwd=tmp_path)
+        assert result.returncode == 1 and "in_conv.bias: expected finite values" in result.stdout
+
+
+class TestDoctor:
+    def test_machine(self, tmp_path):
+        result = pom("doctor", cwd=tmp_path)
+        assert result.returncode == 0 and "\nproblem" not in result.stdout
+        for subject in (
+            "libpom",
+            "LibTorch",
+            "processor",
+            "kernels",
+            "threads",
+            "memory",
+            "GPU",
+            "pictures",
+            "disk",
+        ):
+            assert re.search(rf"^(ok|note) +{subject}: ", result.stdout, re.M), subject
+
+    def test_model(self, model, tmp_path):
+        result = pom("doctor", model, "--json", cwd=tmp_path)
+        answer = json.loads(result.stdout)
+        assert result.returncode == 0 and answer["ok"]
+        states = {check["subject"]: check["state"] for check in answer["checks"]}
+        assert states["model config"] == states["model weights"] == states["model runs"] == "ok"
+        leaves_nothing(tmp_path)
+
+    def test_lowered_kernels(self, tmp_path):
+        lowered = pom("doctor", cwd=tmp_path, env=environment(POM_CPU_ISA="base"))
+        assert re.search(r"^note +kernels: base.*POM_CPU_ISA=base", lowered.stdout, re.M)
+        wrong = pom("doctor", cwd=tmp_path, env=environment(POM_CPU_ISA="quantum"))
+        assert wrong.returncode == 1 and re.search(r"^problem +kernels: .*POM_CPU_ISA", wrong.stdout, re.M)
+
+
+class TestTerminal:
+    def on_terminal(self, words, cwd, env):
+        """What a person sees: stdout and stderr on a terminal of their own."""
+        leader, follower = pty.openpty()
+        process = subprocess.Popen(
+            list(map(str, words)), cwd=cwd, env=env, stdin=follower, stdout=follower, stderr=follower
+        )
+        os.close(follower)
+        seen = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:  # the last writer has gone
+                break
+            if not part:
+                break
+            seen += part
+        os.close(leader)
+        return process.wait(), seen.decode()
+
+    def test_bar_and_colour(self, model, tmp_path):
+        words = [program(), "sample", "--model", model, "--class", "circle", "-o", "a.png"]
+        code, seen = self.on_terminal(words, tmp_path, environment(TERM="xterm"))
+        assert code == 0 and "\r" in seen and "a.png" in seen
+        _, help_text = self.on_terminal([program(), "--help"], tmp_path, environment(TERM="xterm"))
+        assert "\x1b[1m" in help_text
+        _, plain = self.on_terminal([program(), "--help"], tmp_path, environment(TERM="xterm", NO_COLOR=1))
+        assert "\x1b[1m" not in plain
+
+    def test_plain_lines_elsewhere(self, sample):
+        result = sample("--class", "circle", "-o", "a.png")
+        assert "\r" not in result.stderr and "\x1b" not in result.stderr and "sampling" in result.stderr
+
+
+class TestSignals:
+    def start(self, model, folder, *flags):
+        words = [
+            program(),
+            "sample",
+            "--model",
+            model,
+            "--class",
+            "circle",
+            "--steps",
+            10000,
+            "--count",
+            2,
+            *flags,
+        ]
+        process = subprocess.Popen(
+            list(map(str, words)),
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        preview = folder / "a_0_preview_001.png"
+        deadline = time.monotonic() + 60
+        while not preview.exists():  # the first step is done: it is in the middle of its work
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.01)
+        return process
+
+    @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+    def test_stops(self, model, tmp_path, sent):
+        process = self.start(model, tmp_path, "-o", "a_%d.png", "--preview", 1)
+        process.send_signal(sent)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 128 + sent
+        assert "stopped; no picture was written" in err and out == ""
+        names = {path.name for path in tmp_path.iterdir()}
+        assert all(re.fullmatch(r"a_0_preview_\d+\.png|a_1_preview_\d+\.png", name) for name in names)
+        for path in tmp_path.iterdir():
+            assert path.read_bytes().endswith(b"IEND\xaeB`\x82")
+
+    def test_says_what_was_written(self, model, tmp_path):
+        words = ["--batch", 1, "--steps", 300, "--count", 500, "-o", "a_%d.png", "--preview", 1, "--json"]
+        process = self.start(model, tmp_path, *words)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "a_0.png").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        answer = json.loads(out)
+        assert answer["stopped"] and answer["files"][0] == "a_0.png"
+        assert len(answer["files"]) == len(answer["seeds"]) == len(list(tmp_path.glob("a_?.png")))
+        assert f"stopped; {len(answer['files'])} of 500 pictures were written" in err

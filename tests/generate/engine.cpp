@@ -1,0 +1,329 @@
+// Tests of the engine: one seed, one picture, whatever runs beside it; what observers see; what is refused.
+#include "pom/generate/engine.h"
+
+#include "tests/generate/tiny_model.h"
+#include <fstream>
+#include <gtest/gtest.h>
+#include <limits>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "pom/base/error.h"
+
+namespace pom::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path& model() {
+  static const TinyModel tiny;
+  return tiny.folder();
+}
+
+template <class Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no pom::Error was thrown";
+  return "";
+}
+
+void expect_parts(const std::string& message, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks " << part;
+}
+
+struct ThreadCount {
+  explicit ThreadCount(int count) : before(at::get_num_threads()) { at::set_num_threads(count); }
+  ~ThreadCount() { at::set_num_threads(before); }
+  int before;
+};
+
+Request request_of(std::string classes, std::int64_t seed, std::int64_t count) {
+  Request request;
+  request.class_name = std::move(classes);
+  request.seed = seed;
+  request.count = count;
+  return request;
+}
+
+TEST(Engine, PicturesDifferBySeedAndClass) {
+  Engine engine(model());
+  const std::vector<Picture> pictures = engine.run(request_of("circle,star", 7, 2));
+  ASSERT_EQ(pictures.size(), 4u);
+  std::set<std::string> different;
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    const Picture& picture = pictures[i];
+    EXPECT_EQ(picture.image.width, 16);
+    EXPECT_EQ(picture.image.height, 16);
+    EXPECT_EQ(picture.image.channels, 3);
+    EXPECT_EQ(picture.index, static_cast<std::int64_t>(i));
+    EXPECT_EQ(picture.request.seed, 7 + static_cast<std::int64_t>(i));
+    EXPECT_EQ(picture.request.class_name, i < 2 ? "circle" : "star");
+    EXPECT_EQ(picture.request.count, 1);
+    different.emplace(picture.image.data.begin(), picture.image.data.end());
+    const std::set<std::uint8_t> levels(picture.image.data.begin(), picture.image.data.end());
+    EXPECT_GT(levels.size(), 20u) << "a picture of nothing proves nothing";
+  }
+  EXPECT_EQ(different.size(), 4u);
+  // The class alone makes a difference too.
+  EXPECT_NE(engine.run(request_of("circle", 7, 1))[0].image, engine.run(request_of("star", 7, 1))[0].image);
+}
+
+// One seed, one picture: for counts, batch limits, threads, samplers with noise of their own, and dtypes.
+TEST(Engine, BitsDoNotDependOnBatchOrThreads) {
+  for (const char* sampler : {"heun", "ddpm"})
+    for (const char* dtype : {"fp32", "bf16"}) {
+      Request alone = request_of("circle", 5, 1);
+      alone.sampler = sampler;
+      alone.dtype = dtype;
+      std::vector<io::Image> expected;
+      {
+        const ThreadCount one(1);
+        Engine engine(model());
+        for (int i = 0; i < 8; ++i, ++alone.seed) {
+          alone.class_name = i % 2 == 0 ? "star" : "circle";
+          expected.push_back(engine.run(alone, {.batch = 1})[0].image);
+        }
+      }
+      for (const int threads : {1, 2})
+        for (const std::int64_t batch : {0, 1, 2, 3})
+          for (const std::int64_t count : {1, 3, 8}) {
+            const ThreadCount several(threads);
+            Engine engine(model());
+            Request together = alone;
+            together.seed = 5;
+            together.class_name = "";
+            for (int i = 0; i < count; ++i)
+              together.class_name += i == 0 ? "star" : i % 2 == 0 ? ",star" : ",circle";
+            const std::vector<Picture> pictures = engine.run(together, {.batch = batch});
+            ASSERT_EQ(std::ssize(pictures), count);
+            for (std::size_t i = 0; i < pictures.size(); ++i)
+              EXPECT_EQ(pictures[i].image, expected[i])
+                  << sampler << " " << dtype << " threads " << threads << " batch " << batch << " count "
+                  << count << " picture " << i;
+          }
+    }
+}
+
+TEST(Engine, ResolvedRequestMakesThePictureAgain) {
+  Engine engine(model());
+  Request request = request_of("otter, sea", -1, 1);
+  request.omega = "0.7";
+  request.sampler = "DPM++ 2M";
+  request.width = 12;
+  request.height = 20;
+  const Picture picture = engine.run(request)[0];
+  EXPECT_GE(picture.request.seed, 0);
+  EXPECT_EQ(picture.request.sampler, "dpm++2m");
+  EXPECT_EQ(picture.image.height, 20);
+  EXPECT_EQ(Engine(model()).run(picture.request)[0].image, picture.image);
+}
+
+TEST(Engine, GuidanceAndItsIntervalMatter) {
+  Engine engine(model());
+  const auto made = [&](double scale, double from, double to) {
+    Request request = request_of("star", 3, 1);
+    request.cfg_scale = scale;
+    request.cfg_from = from;
+    request.cfg_to = to;
+    return engine.run(request)[0].image;
+  };
+  EXPECT_NE(made(1, 0, 1), made(3, 0, 1));
+  EXPECT_NE(made(3, 0, 1), made(3, 0.4, 0.6));
+  EXPECT_EQ(made(3, 0.501, 0.502), made(1, 0, 1));  // no evaluation lies in there
+  Request none = request_of("none", 3, 1);
+  none.cfg_scale = 5;  // away from no class, towards no class
+  Request plain = none;
+  plain.cfg_scale = 1;
+  const io::Image a = engine.run(none)[0].image, b = engine.run(plain)[0].image;
+  for (std::size_t i = 0; i < a.data.size(); ++i) EXPECT_NEAR(a.data[i], b.data[i], 1);
+}
+
+TEST(Engine, ObserverSeesEveryEvaluationPictureAndPreview) {
+  Engine engine(model());
+  std::vector<std::int64_t> done, order, steps;
+  std::int64_t all = 0;
+  std::vector<Picture> last_preview;
+  Observer observer;
+  observer.on_evaluation = [&](std::int64_t now, std::int64_t total) {
+    done.push_back(now);
+    all = total;
+  };
+  observer.on_picture = [&](Picture&& picture) { order.push_back(picture.index); };
+  observer.preview_every = 2;
+  observer.on_preview = [&](std::int64_t step, std::vector<Picture>&& pictures) {
+    steps.push_back(step);
+    last_preview = std::move(pictures);
+  };
+  engine.run(request_of("circle", 0, 3), {.batch = 2}, observer);
+  EXPECT_EQ(all, 14);  // two batches of 2 · 4 - 1 evaluations
+  ASSERT_EQ(done.size(), 14u);
+  for (std::size_t i = 0; i < done.size(); ++i) EXPECT_EQ(done[i], static_cast<std::int64_t>(i) + 1);
+  EXPECT_EQ(order, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 4, 2, 4}));
+  ASSERT_FALSE(last_preview.empty());
+  EXPECT_EQ(last_preview.back().index, 2);
+  EXPECT_EQ(last_preview.back().image.width, 16);
+}
+
+TEST(Engine, StopsAtTheNextStep) {
+  Engine engine(model());
+  std::atomic<bool> stop = false;
+  std::int64_t evaluations = 0, pictures = 0;
+  Observer observer;
+  observer.stop = &stop;
+  observer.on_picture = [&](Picture&&) { ++pictures; };
+  observer.on_evaluation = [&](std::int64_t done, std::int64_t) {
+    evaluations = done;
+    if (done == 3) stop = true;
+  };
+  EXPECT_THROW(engine.run(request_of("all", 0, 1), {}, observer), Stopped);
+  EXPECT_EQ(evaluations, 3);
+  EXPECT_EQ(pictures, 0);
+}
+
+TEST(Engine, KnowsItsNameAndHash) {
+  const Engine engine(model() / "");
+  EXPECT_EQ(engine.name(), "tiny");
+  EXPECT_EQ(engine.weights_hash().size(), 64u);
+  ModelConfig config = TinyModel::tiny_config();
+  config.name = "other";
+  const TinyModel named(config);
+  EXPECT_EQ(Engine(named.folder()).name(), "other");
+}
+
+TEST(Engine, GreyPictures) {
+  ModelConfig config = TinyModel::tiny_config();
+  config.network.channels = 1;
+  config.codec.scale = 2;
+  config.codec.shift = 0.5;
+  const TinyModel grey(config);
+  const Picture picture = Engine(grey.folder()).run(request_of("1", 0, 1))[0];
+  EXPECT_EQ(picture.image.channels, 1);
+  EXPECT_EQ(picture.image.data.size(), 256u);
+}
+
+TEST(Engine, RefusesBadRequests) {
+  const Engine engine(model());
+  const auto refusal = [&](auto change) {
+    Request request = request_of("star", 0, 1);
+    change(request);
+    return error_of([&] { engine.resolve(request); });
+  };
+  expect_parts(refusal([](Request& r) { r.class_name = "stra"; }),
+               {"class", "\"stra\"", "did you mean \"star\"?"});
+  expect_parts(refusal([](Request& r) { r.class_name = "4"; }), {"class", "0 to 3", "got 4"});
+  expect_parts(refusal([](Request& r) { r.steps = 0; }), {"steps: expected 1 to 10000, got 0"});
+  expect_parts(refusal([](Request& r) { r.steps = 10001; }), {"steps: expected 1 to 10000, got 10001"});
+  expect_parts(refusal([](Request& r) { r.sampler = "heum"; }), {"sampler", "\"heum\"", "heun"});
+  expect_parts(refusal([](Request& r) { r.width = 33; }),
+               {"size", "divisible by 2", "33x16", "32x16 or 34x16"});
+  expect_parts(refusal([](Request& r) { r.width = r.height = 1; }), {"size", "1x1; 2x2 would do"});
+  expect_parts(refusal([](Request& r) { r.width = r.height = 65536; }), {"size"});
+  expect_parts(refusal([](Request& r) { r.cfg_scale = 2, r.omega = "1"; }),
+               {"either cfg_scale or omega, got both"});
+  expect_parts(refusal([](Request& r) { r.omega = "much"; }), {"omega", "or auto, got \"much\""});
+  expect_parts(refusal([](Request& r) { r.cfg_scale = std::numeric_limits<double>::quiet_NaN(); }),
+               {"cfg_scale"});
+  expect_parts(refusal([](Request& r) { r.cfg_from = 0.8, r.cfg_to = 0.2; }), {"cfg_from", "0.2", "0.8"});
+  expect_parts(refusal([](Request& r) { r.eta = 0.5; }), {"eta", "heun"});
+  expect_parts(refusal([](Request& r) { r.count = 0; }), {"count: expected 1 to 1000000, got 0"});
+  expect_parts(refusal([](Request& r) { r.count = 1000000, r.class_name = "all"; }),
+               {"count", "at most 1000000"});
+  expect_parts(refusal([](Request& r) { r.dtype = "fp8"; }), {"dtype", "\"fp8\""});
+  expect_parts(refusal([](Request& r) { r.seed = std::numeric_limits<std::int64_t>::max(); }),
+               {"seed", "2^63"});
+}
+
+TEST(Engine, ResolvesWhatWasLeftOpen) {
+  const Engine engine(model());
+  Request request = request_of("circle,none", 7, 2);
+  request.omega = "auto";
+  request.width = 32;
+  request.height = 32;
+  const std::vector<Request> resolved = engine.resolve(request);
+  ASSERT_EQ(resolved.size(), 4u);
+  EXPECT_EQ(resolved[3].class_name, "none");
+  EXPECT_EQ(resolved[3].seed, 10);
+  EXPECT_EQ(resolved[0].cfg_scale, 9);  // 1 + 4 · 32 / 16
+  EXPECT_FALSE(resolved[0].omega);
+  EXPECT_EQ(resolved[0].steps, 4);
+  EXPECT_EQ(resolved[0].sampler, "heun");
+  EXPECT_EQ(resolved[0].dtype, "fp32");
+  EXPECT_EQ(resolved[0].eta, 0);
+  EXPECT_EQ(resolved[0].clip, 0);
+  EXPECT_EQ(resolved[0].cfg_from, 0);
+  EXPECT_EQ(resolved[0].cfg_to, 1);
+}
+
+TEST(Engine, SaysWhichPictureIsNotFinite) {
+  const TinyModel broken;
+  models::Weights weights = TinyModel::random_weights(broken.config().network);
+  weights["classes_emb.weight"][2].fill_(std::numeric_limits<float>::quiet_NaN());
+  models::write_weights(broken.folder() / weights_file, weights, at::kFloat);
+  Engine engine(broken.folder());
+  std::int64_t pictures = 0;
+  Observer observer;
+  observer.on_picture = [&](Picture&&) { ++pictures; };
+  expect_parts(error_of([&] { engine.run(request_of("circle,square,star", 9, 1), {}, observer); }),
+               {"class star", "seed 11", "NaN"});
+  EXPECT_EQ(pictures, 0);
+}
+
+TEST(Engine, RefusesWhatDoesNotFit) {
+  Engine engine(model());
+  expect_parts(error_of([&] { engine.run(request_of("all", 0, 1), {.memory_bytes = 1000}); }),
+               {"memory", "GiB"});
+  expect_parts(error_of([&] { engine.run(request_of("all", 0, 1), {.batch = -1}); }), {"batch", "-1"});
+  Request large = request_of("star", 0, 1);
+  large.width = large.height = 8192;
+  const Forecast small = engine.forecast(request_of("star", 0, 1));
+  const Forecast forecast =
+      engine.forecast(large, {.memory_bytes = small.peak_bytes + (std::int64_t{1} << 28)});
+  EXPECT_FALSE(forecast.fits);
+  expect_parts(forecast.advice, {"--size ", " would fit"});
+}
+
+TEST(Engine, ForecastCounts) {
+  Engine engine(model());
+  const Forecast forecast = engine.forecast(request_of("all", -1, 2), {.batch = 3});
+  EXPECT_EQ(forecast.pictures, 8);
+  EXPECT_EQ(forecast.batch, 3);
+  EXPECT_EQ(forecast.evaluations, 3 * 7);
+  EXPECT_GT(forecast.macs, 0);
+  EXPECT_GT(forecast.seconds, 0);
+  EXPECT_TRUE(forecast.fits) << forecast.advice;
+  EXPECT_GT(forecast.peak_bytes, 1 << 20);
+  EXPECT_GT(forecast.free_bytes, forecast.peak_bytes);
+}
+
+TEST(Engine, OpensOnlyWholeFolders) {
+  const auto refusal = [](const fs::path& folder) { return error_of([&] { Engine engine(folder); }); };
+  expect_parts(refusal("/nowhere/at/all"), {"model folder: /nowhere/at/all: no such folder"});
+  const TinyModel tiny;
+  expect_parts(refusal(tiny.folder() / weights_file), {"expected a folder", "got a file"});
+  const fs::path weights = tiny.folder() / weights_file;
+  fs::resize_file(weights, fs::file_size(weights) - 8);
+  expect_parts(refusal(tiny.folder()), {"model.safetensors"});
+  fs::remove(weights);
+  expect_parts(refusal(tiny.folder()), {"there is no model.safetensors"});
+  fs::remove(tiny.folder() / config_file);
+  expect_parts(refusal(tiny.folder()), {"there is no config.json"});
+}
+
+TEST(Engine, AccountsForEveryTensorWhenItOpens) {
+  const TinyModel tiny;
+  models::Weights weights = TinyModel::random_weights(tiny.config().network);
+  weights.erase("out_proj.bias");
+  models::write_weights(tiny.folder() / weights_file, weights, at::kFloat);
+  expect_parts(error_of([&] { Engine engine(tiny.folder()); }), {"out_proj.bias", "missing"});
+}
+
+}  // namespace
+}  // namespace pom::generate
