@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build demo test bench format format-check asan install clean
+.PHONY: help setup library program build demo compare test bench format format-check asan install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,15 +31,20 @@ program: library ## the program pom, into build/release
 build: library ## libpom.so, the program and the C++ tests
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
-demo: library ## the operator against attention on growing sequences
+demo: program ## a sheet of pictures from the model in assets/
+	@mkdir -p out
+	@$(BUILD)/pom sample --model assets/shapes32 --class all --count 4 --seed 7 --grid -y -o out/demo.png
+
+compare: library ## the operator against attention on growing sequences
 	@$(RUN) bench/demo.py
 
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
-bench: library ## time against the matrix products alone, PyTorch eager and torch.compile; then memory
+bench: program ## the layer and its memory, and sampling, against PyTorch eager and torch.compile
 	@$(RUN) bench/layer.py
 	@$(RUN) bench/memory.py
+	@$(RUN) bench/sample.py
 
 format: setup ## format the C++, CUDA and Python sources
 	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i

@@ -136,7 +136,8 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace pom::cli
 
-int main(int argc, char** argv) {
+// Called by launcher.cpp.
+extern "C" int pom_main(int argc, char** argv) {
   pom::cli::ignore_write_signals();
   pom::cli::avoid_amx();
   return pom::cli::run(argc, argv);

@@ -18,20 +18,39 @@ std::size_t per_class(std::span<const generate::Picture> pictures) {
   return count;
 }
 
+// Classes across and their pictures below each other, so that many classes make a wide sheet and not a tall
+// one.
+io::Image wide_sheet(std::span<const generate::Picture> pictures, std::size_t count) {
+  const std::size_t classes = pictures.size() / count;
+  io::SheetOptions options;
+  std::vector<io::Image> images;
+  for (std::size_t row = 0; row < count; ++row)
+    for (std::size_t column = 0; column < classes; ++column) {
+      const generate::Picture& picture = pictures[column * count + row];
+      images.push_back(picture.image);
+      options.labels.push_back(std::to_string(picture.request.seed) + " " + picture.request.class_name);
+    }
+  options.columns = static_cast<int>(classes);
+  return io::make_sheet(images, options);
+}
+
 }  // namespace
 
 io::Image sheet_of(std::span<const generate::Picture> pictures) {
+  constexpr std::size_t widest = 12;  // classes side by side
   const std::size_t count = per_class(pictures);
-  const bool one_class = count == pictures.size(), rows = count > 1 && !one_class;
+  const bool one_class = count == pictures.size(), several = count > 1 && !one_class;
+  if (several && pictures.size() / count > count && pictures.size() / count <= widest)
+    return wide_sheet(pictures, count);
   io::SheetOptions options;
   std::vector<io::Image> images;
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     const generate::Request& request = pictures[i].request;
     images.push_back(pictures[i].image);
-    options.labels.push_back(one_class || rows ? std::to_string(request.seed) : request.class_name);
-    if (rows && i % count == 0) options.row_labels.push_back(request.class_name);
+    options.labels.push_back(one_class || several ? std::to_string(request.seed) : request.class_name);
+    if (several && i % count == 0) options.row_labels.push_back(request.class_name);
   }
-  if (rows) options.columns = static_cast<int>(count);
+  if (several) options.columns = static_cast<int>(count);
   return io::make_sheet(images, options);
 }
 

@@ -8,9 +8,11 @@ set_target_properties(pom PROPERTIES INSTALL_RPATH ${TORCH_INSTALL_PREFIX}/lib I
                                      BUILD_WITH_INSTALL_RPATH ON)
 install(TARGETS pom EXPORT pomTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
                                       INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-if(TARGET pom_cli) # finds the library beside itself, wherever the two are moved together
-  set_target_properties(pom_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${TORCH_INSTALL_PREFIX}/lib")
+if(TARGET pom_cli) # finds the libraries beside itself (in the build folder: with itself), wherever all are moved together
+  set_target_properties(pom_cli PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  set_target_properties(pom_program PROPERTIES INSTALL_RPATH "$ORIGIN;${TORCH_INSTALL_PREFIX}/lib")
   install(TARGETS pom_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL) # where it was built
+  install(TARGETS pom_program LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/pom DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "ops/cpu" EXCLUDE)

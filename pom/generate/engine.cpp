@@ -68,10 +68,8 @@ bool Engine::Impl::ready(const Request& request) const {
 models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
   const auto found = denoisers.find(dtype);
   if (found != denoisers.end()) return found->second;
-  // fp32 whatever the products run in: what is small (embeddings, biases) keeps its precision.
-  const at::ScalarType stored = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const models::Weights weights = models::read_weights(weights_path, config.network, stored);
-  return denoisers.emplace(dtype, models::Denoiser(config.network, weights, dtype)).first->second;
+  models::Weights weights = models::read_weights(weights_path, config.network, std::nullopt);
+  return denoisers.emplace(dtype, models::Denoiser(config.network, std::move(weights), dtype)).first->second;
 }
 
 at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const Hooks& hooks) {

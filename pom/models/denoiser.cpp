@@ -23,19 +23,24 @@ struct Layer {
   ops::Dense up, down, cond, gate;
 };
 
-// Weights by name, in the dtype of the products.
+// Weights by name, in the dtype of the products. What has been taken is gone.
 class Shelf {
  public:
-  Shelf(const Weights& weights, at::ScalarType dtype) : weights_(weights), dtype_(dtype) {}
-  at::Tensor at(const std::string& name) const { return weights_.at(name).to(dtype_).contiguous(); }
-  ops::Dense dense(const std::string& name) const { return {at(name + ".weight"), at(name + ".bias")}; }
+  Shelf(Weights& weights, at::ScalarType dtype) : weights_(weights), dtype_(dtype) {}
+  at::Tensor take(const std::string& name) {
+    return weights_.extract(name).mapped().detach().to(dtype_).contiguous();
+  }
+  ops::Dense dense(const std::string& name) {
+    at::Tensor weight = take(name + ".weight");
+    return {std::move(weight), take(name + ".bias")};
+  }
 
  private:
-  const Weights& weights_;
+  Weights& weights_;
   at::ScalarType dtype_;
 };
 
-Layer take_layer(const Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
+Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
   const std::string name = "layers." + std::to_string(i) + ".";
   Layer layer;
   if (config.attention()) {
@@ -56,10 +61,10 @@ Layer take_layer(const Shelf& shelf, const NetworkConfig& config, std::int64_t i
 }  // namespace
 
 struct Denoiser::Impl {
-  Impl(const NetworkConfig& c, const Weights& weights, at::ScalarType dtype) : config(c), dtype(dtype) {
+  Impl(const NetworkConfig& c, Weights weights, at::ScalarType dtype) : config(c), dtype(dtype) {
     check_config(c, "Denoiser: ");
     check_weights(weights, c, "Denoiser: weights");
-    const Shelf shelf(weights, dtype);
+    Shelf shelf(weights, dtype);
     const at::ScalarType arithmetic = dtype == at::kDouble ? at::kDouble : at::kFloat;
     classes_emb = weights.at("classes_emb.weight").to(arithmetic).contiguous();
     stream = classes_emb.options();
@@ -108,9 +113,7 @@ struct Denoiser::Impl {
   }
 
   void set_times(std::span<const double> planned) {
-    times.assign(planned.begin(), planned.end());
-    std::unordered_map<std::uint64_t, std::int64_t> seen;
-    time_index.swap(seen);
+    time_index.clear();
     std::vector<double> unique;
     for (const double t : planned)
       if (time_index.emplace(std::bit_cast<std::uint64_t>(t), unique.size()).second) unique.push_back(t);
@@ -262,8 +265,8 @@ struct Denoiser::Impl {
   at::Tensor patches, tokens, out_tokens, out, modulations, qkv, attended;
 };
 
-Denoiser::Denoiser(const NetworkConfig& config, const Weights& weights, at::ScalarType dtype)
-    : impl_(std::make_unique<Impl>(config, weights, dtype)) {}
+Denoiser::Denoiser(const NetworkConfig& config, Weights weights, at::ScalarType dtype)
+    : impl_(std::make_unique<Impl>(config, std::move(weights), dtype)) {}
 Denoiser::~Denoiser() = default;
 Denoiser::Denoiser(Denoiser&&) noexcept = default;
 Denoiser& Denoiser::operator=(Denoiser&&) noexcept = default;

@@ -15,9 +15,10 @@ namespace pom::models {
 
 class Denoiser {
  public:
-  // Weights as read_weights gives them; products run in `dtype` (fp32, bf16, fp16, fp64), on the weights'
-  // device, the residual stream in fp32 (fp64).
-  Denoiser(const NetworkConfig& config, const Weights& weights, at::ScalarType dtype = at::kFloat);
+  // Weights as read_weights gives them, in any dtype; products run in `dtype` (fp32, bf16, fp16, fp64), on
+  // the weights' device, the residual stream in fp32 (fp64). Move the weights in, and each is given back to
+  // the system as soon as its conversion is there.
+  Denoiser(const NetworkConfig& config, Weights weights, at::ScalarType dtype = at::kFloat);
   ~Denoiser();
   Denoiser(Denoiser&&) noexcept;
   Denoiser& operator=(Denoiser&&) noexcept;

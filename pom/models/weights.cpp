@@ -207,7 +207,8 @@ void check_weights(const Weights& weights, const NetworkConfig& config, std::str
   account(found, config, where);
 }
 
-Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config, at::ScalarType dtype) {
+Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
+                     std::optional<at::ScalarType> dtype) {
   const st::Reader reader(path);
   const std::string where = path.string();
   std::vector<Found> found;
@@ -218,7 +219,7 @@ Weights read_weights(const std::filesystem::path& path, const NetworkConfig& con
     if (derived(tensor.name)) continue;
     at::Tensor values = at::empty(tensor.shape, torch_dtype(tensor, where));
     reader.read(tensor, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
-    weights[tensor.name] = values.to(dtype);
+    weights[tensor.name] = dtype ? values.to(*dtype) : values;
   }
   return weights;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,10 @@ Weights initial_weights(const NetworkConfig& config, std::uint64_t seed);
 
 // Reads a file in which every tensor must be accounted for: one that is missing, extra or of another shape is
 // an error that names it, with the expected and the found shape, and guesses where names differ by a prefix.
-// A buffer `freqs`, which is computed here, may be there. Any floating dtype; converted to `dtype`.
+// A buffer `freqs`, which is computed here, may be there. fp32, bf16, fp16 or fp64, converted to `dtype`, or
+// as stored where it says nothing.
 Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
-                     at::ScalarType dtype = at::kFloat);
+                     std::optional<at::ScalarType> dtype = at::kFloat);
 
 // Whether weights are those of the network, by the same rules; `where` begins the message.
 void check_weights(const Weights& weights, const NetworkConfig& config, std::string_view where);
