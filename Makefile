@@ -36,7 +36,7 @@ demo: program ## a sheet of pictures from the model in assets/
 	@$(BUILD)/pom sample --model assets/shapes32 --class all --count 4 --seed 7 --grid -y -o out/demo.png
 
 compare: library ## the operator against attention on growing sequences
-	@$(RUN) bench/demo.py
+	@$(RUN) bench/compare.py
 
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py

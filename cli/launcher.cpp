@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace {
 
@@ -13,9 +15,26 @@ void limit_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
+// A picture must not become what a closed stdout or stderr is taken for.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+}
+
+bool folder_exists() {
+  char* folder = ::getcwd(nullptr, 0);
+  std::free(folder);
+  return folder != nullptr;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
+  if (!folder_exists()) {  // torch's libraries would end the process with words of their own
+    std::fprintf(stderr, "pom: the current folder is gone; change to one that exists\n");
+    return 1;
+  }
   limit_spinning();
   void* program = ::dlopen("libpom_program.so", RTLD_LAZY | RTLD_GLOBAL);  // by the run path of this file
   using Main = int (*)(int, char**);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
+#include <climits>
 #include <set>
 
 #include "cli/command.h"
@@ -91,9 +91,31 @@ std::string suggested_pattern(const fs::path& path) {
 
 fs::path nearest_folder(const fs::path& file) {
   fs::path folder = fs::absolute(file).parent_path();
-  std::error_code ignored;
-  while (!fs::exists(folder, ignored) && folder.has_relative_path()) folder = folder.parent_path();
+  std::error_code ignored;  // a link that leads nowhere is there too: no folder can be made in its place
+  while (!fs::exists(fs::symlink_status(folder, ignored)) && folder.has_relative_path())
+    folder = folder.parent_path();
   return folder;
+}
+
+// Whether anything has this name.
+bool is_there(const fs::path& file) {
+  std::error_code error;
+  const bool there = fs::exists(fs::symlink_status(file, error));
+  const bool too_long = error == std::errc::filename_too_long ||
+                        std::ranges::any_of(file, [](const fs::path& part) {  // of folders not made yet, too
+                          return part.native().size() > NAME_MAX;
+                        });
+  check(!too_long, "--output: the name is too long: ", file.string());
+  return there;
+}
+
+// What a finished picture could not take the place of.
+void check_replaceable(const fs::path& file) {
+  std::error_code ignored;
+  const fs::file_type type = fs::status(file, ignored).type();
+  check(type != fs::file_type::directory, "--output: ", file.string(), " is a folder");
+  check(type == fs::file_type::regular || type == fs::file_type::not_found, "--output: ", file.string(),
+        " is not an ordinary file");
 }
 
 // An unfinished atomic file is removed again, so making one proves that a folder takes files.
@@ -184,18 +206,24 @@ fs::path preview_name(const fs::path& path, std::int64_t step) {
 void check_outputs(std::span<const fs::path> files, bool replace) {
   std::vector<fs::path> there;
   std::set<fs::path> folders;
-  std::error_code ignored;
   for (const fs::path& file : files) {
-    if (fs::exists(fs::symlink_status(file, ignored))) there.push_back(file);
+    if (is_there(file)) there.push_back(file);
     folders.insert(nearest_folder(file));
   }
   if (!replace && !there.empty()) refuse_existing(there.front(), there.size() - 1);
-  for (const fs::path& file : there)
-    check(!fs::is_directory(file, ignored), "--output: ", file.string(), " is a folder");
+  for (const fs::path& file : there) check_replaceable(file);
   for (const fs::path& folder : folders) check_writable(folder);
 }
 
+void make_folder_of(const fs::path& file) {
+  if (!file.has_parent_path()) return;
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  check(!error, "--output: cannot make the folder ", file.parent_path().string(), ": ", error.message());
+}
+
 void check_previews(std::span<const fs::path> files, bool replace) {
+  for (const fs::path& file : files) is_there(preview_name(file, 1000));
   if (replace) return;
   std::set<std::string> stems;
   std::set<fs::path> folders;

@@ -42,11 +42,14 @@ std::string file_safe(std::string_view name);
 
 bool is_jpeg(const std::filesystem::path& path);
 
-// Before the work begins: that no file is there already (unless `replace`), and that each folder, or the
-// nearest one above it that is there, can be written to. Leaves nothing behind.
+// Before the work begins: that each name can be a file's, that none is there already (unless `replace`), and
+// that each folder, or the nearest one above it that is there, can be written to. Leaves nothing behind.
 void check_outputs(std::span<const std::filesystem::path> files, bool replace);
 
 // The same for previews, of which only the first part of the names is known.
 void check_previews(std::span<const std::filesystem::path> files, bool replace);
+
+// The folders that lead to the file, where they are missing.
+void make_folder_of(const std::filesystem::path& file);
 
 }  // namespace pom::cli

@@ -129,9 +129,8 @@ void write_again(const std::string& path, const io::Image& image, const Source& 
   std::vector<io::TextEntry> text = generate::metadata_of(
       {source.origin.request, engine.name(), engine.weights_hash(), std::string(build_info().version)});
   if (source.sheet) text.push_back(sheet_entry(*source.sheet));
-  const fs::path file = path;
-  if (file.has_parent_path()) fs::create_directories(file.parent_path());
-  io::write_picture(file, image, text);
+  make_folder_of(path);
+  io::write_picture(path, image, text);
 }
 
 std::string short_hash(const std::string& hash) {
@@ -160,6 +159,14 @@ void check_output(const ReproduceOptions& options) {
   check_outputs(std::vector<fs::path>{options.output}, options.yes);
 }
 
+// A class that stands for several would make more than there is to compare with.
+void check_one_picture(const Engine& engine, const Source& source) {
+  if (source.sheet) return;
+  const std::size_t pictures = engine.resolve(source.request()).size();
+  check(pictures == 1, "the settings: expected those of one picture, got class \"",
+        source.request().class_name, "\", which makes ", pictures);
+}
+
 // Says so where the weights are not those that made the picture.
 bool compare_weights(const Engine& engine, const Origin& origin) {
   if (engine.weights_hash() == origin.model_hash) return true;
@@ -176,6 +183,7 @@ int reproduce(const ReproduceOptions& options) {
   set_threads(options.threads);
   Engine engine(options.model.empty() ? find_model(source.origin.model, options.picture)
                                       : fs::path(options.model));
+  check_one_picture(engine, source);
   const bool same_weights = compare_weights(engine, source.origin);
   const StopSignals signals;
   io::Image now;

@@ -65,7 +65,9 @@ struct SampleOptions {
                 .help = "the result as one JSON object: files, seeds, classes, seconds, model",
                 .group = where},
           json);
-    visit(Field{.name = "quiet", .help = "no progress, no remarks", .group = where}, quiet);
+    visit(
+        Field{.name = "quiet", .help = "no progress, no remarks; a drawn seed is still said", .group = where},
+        quiet);
     visit(Field{.name = "dry_run",
                 .help = "only forecast time and memory; exit 1 where it would not fit",
                 .group = work},
@@ -119,7 +121,7 @@ void announce(const Run& run, const fs::path& path) {
 }
 
 void write(const fs::path& path, const io::Image& image, const std::vector<io::TextEntry>& text) {
-  if (path.has_parent_path()) fs::create_directories(path.parent_path());
+  make_folder_of(path);
   io::write_picture(path, image, text);
 }
 
@@ -175,11 +177,21 @@ Run prepare(const SampleOptions& options, Engine& engine) {
   return run;
 }
 
+// A lower bound, without what labels and magnifying add: it is large pictures that take long to make.
+void check_sheet_size(const Run& run) {
+  const Request& first = run.resolved.front();
+  const std::int64_t most = io::max_pixels / (*first.width * *first.height);
+  if (std::ssize(run.resolved) > most)
+    throw UsageError(detail::concat("--grid: expected at most ", most, " pictures of ", *first.width, "x",
+                                    *first.height, " on a sheet, got ", run.resolved.size()));
+}
+
 // Everything that can be known to go wrong with the output is found here, before the work.
 void plan_output(Run& run) {
   std::vector<NamedPicture> pictures;
   for (const Request& request : run.resolved) pictures.push_back({request.class_name, request.seed});
   if (run.options.grid) {
+    check_sheet_size(run);
     run.sheet = sheet_name(run.options.output, run.engine.name(), pictures.front());
     for (std::size_t i = 0; i < pictures.size(); ++i)
       run.names.push_back(numbered(run.sheet, static_cast<std::int64_t>(i)));
@@ -273,7 +285,8 @@ int forecast(Run& run) {
 }
 
 void remark_before(const Run& run) {
-  if (run.options.request.seed < 0) run.remark("seed " + std::to_string(run.request.seed) + ", drawn");
+  if (run.options.request.seed < 0)
+    say("seed " + std::to_string(run.request.seed) + ", drawn");  // never lost
   if (run.options.preview > 0)
     run.remark("previews go beside the output, as " +
                preview_name(run.names.front(), run.options.preview).string());

@@ -8,7 +8,7 @@ namespace pom::cli {
 
 // A line of the result. A reader that has gone away (a closed pipe) ends the writing, not the work.
 void print(std::string_view text);
-// A line about the work, to stderr.
+// A line about the work, to stderr. Control characters within a line reach no terminal.
 void say(std::string_view text);
 
 // Whether everything print() was given has arrived, or nobody wants it; throws pom::Error on a full disk.

@@ -15,7 +15,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> candidates,
                                        std::size_t most = 3);
 
-// For the end of a message: "; did you mean \"steps\"?", or "; one of a, b, c" where nothing is near.
+// For the end of a message: "; did you mean \"steps\"?", or "; there are a, b, c" where nothing is near, and
+// nothing where those would be too many.
 std::string suggestion(std::string_view name, std::span<const std::string> candidates);
 
 }  // namespace pom

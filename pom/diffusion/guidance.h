@@ -10,14 +10,18 @@
 
 namespace pom::diffusion {
 
-// out = u + scale·(c − u), the same as c + ω(c − u) with ω = scale − 1. It acts where from ≤ t ≤ to;
-// elsewhere, and with scale 1, the answer is c and u is never computed.
+// out = u + scale·(c − u), the same as c + ω(c − u) with ω = scale − 1. It acts where from ≤ t ≤ to, the ends
+// with them although a grid's times are rounded (1 − 0.9 is less than 0.1); elsewhere, and with scale 1, the
+// answer is c and u is never computed.
 struct Guidance {
   double scale = 1;
   double from = 0, to = 1;
 
   static Guidance omega(double omega) { return {.scale = 1 + omega}; }
-  bool acts_at(double t) const { return scale != 1 && t >= from && t <= to; }
+  bool acts_at(double t) const {
+    constexpr double rounding = 1e-9;
+    return scale != 1 && t >= from - rounding && t <= to + rounding;
+  }
 };
 
 // Answers for B pictures at one time: B rows, the conditional ones, or with `both` 2B rows, the conditional

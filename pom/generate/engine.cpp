@@ -35,10 +35,7 @@ void check_weights_file(const fs::path& path, const models::NetworkConfig& netwo
   check(fs::exists(path, error), "model folder: ", path.parent_path().string(), ": there is no ",
         weights_file, " in it");
   const io::safetensors::Header header = io::safetensors::read_header(path);
-  models::Weights shapes;
-  for (const io::safetensors::TensorInfo& tensor : header.tensors())
-    shapes[tensor.name] = at::empty(tensor.shape, at::TensorOptions(at::kMeta));
-  models::check_weights(shapes, network, path.string());
+  models::check_weights(header, network, path.string());
 }
 
 diffusion::Path path_of(const DiffusionConfig& config) {
@@ -61,8 +58,8 @@ Engine::Impl::Impl(const fs::path& where)
   check_weights_file(weights_path, config.network);
 }
 
-bool Engine::Impl::ready(const Request& request) const {
-  return denoisers.contains(dtype_of(request));
+std::int64_t Engine::Impl::stored_bytes(const Request& request) const {
+  return denoisers.contains(dtype_of(request)) ? 0 : static_cast<std::int64_t>(fs::file_size(weights_path));
 }
 
 models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
@@ -132,9 +129,9 @@ std::vector<Request> Engine::resolve(const Request& request) const {
 void Engine::run(const Request& request, const Limits& limits, const Observer& observer) {
   const std::vector<Request> pictures = resolve(request);
   const Request& r = pictures.front();
-  const bool ready = impl_->ready(r);
-  const Plan plan = make_plan(impl_->config, *impl_->codec, r, std::ssize(pictures), limits, ready);
-  check(plan.fits, refusal(plan, advice(impl_->config, *impl_->codec, r, plan, ready)));
+  const std::int64_t stored = impl_->stored_bytes(r);
+  const Plan plan = make_plan(impl_->config, *impl_->codec, r, std::ssize(pictures), limits, stored);
+  check(plan.fits, refusal(plan, advice(impl_->config, *impl_->codec, r, plan, stored)));
   const std::int64_t total = plan.batches * diffusion::evaluations(*r.sampler, sampler_options(r));
   std::int64_t done = 0;
   for (std::int64_t i = 0; i < plan.batches; ++i) {

@@ -28,7 +28,8 @@ struct Engine::Impl {
   std::unique_ptr<codecs::Codec> codec;
   std::map<at::ScalarType, models::Denoiser> denoisers;  // made when first needed
 
-  bool ready(const Request& request) const;  // whether the network of its dtype is there
+  // Of the weights that a run of this dtype reads first; 0 where its network is in memory already.
+  std::int64_t stored_bytes(const Request& request) const;
   models::Denoiser& denoiser(at::ScalarType dtype);
 
   struct Hooks {

@@ -1,5 +1,6 @@
 #include "pom/generate/folder.h"
 
+#include <algorithm>
 #include <cctype>
 #include <system_error>
 
@@ -14,7 +15,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // A number as the name of another class could never be told from that class.
+// Names go into file names, pictures' text and onto terminals.
+bool has_control_character(std::string_view text) {
+  return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
 void check_class_names(const ModelConfig& config, std::string_view where) {
+  check(!has_control_character(config.name), where, "name: expected a name without control characters");
   const auto count = static_cast<std::int64_t>(config.classes.size());
   check(count == 0 || count == config.network.classes, where, "classes: expected ", config.network.classes,
         " names, as many as network.classes, got ", count);
@@ -23,6 +30,8 @@ void check_class_names(const ModelConfig& config, std::string_view where) {
     check(!name.empty() && std::isspace(static_cast<unsigned char>(name.front())) == 0 &&
               std::isspace(static_cast<unsigned char>(name.back())) == 0,
           where, "classes[", i, "]: expected a name without spaces at its ends, got \"", name, "\"");
+    check(!has_control_character(name), where, "classes[", i,
+          "]: expected a name without control characters");
     const bool number = name.find_first_not_of("0123456789") == std::string::npos;
     check(!number || name == std::to_string(i), where, "classes[", i,
           "]: expected a name, or its own number, got the number ", name);
@@ -33,13 +42,18 @@ void check_sample(const ModelConfig& config, std::string_view where) {
   const SampleDefaults& sample = config.sample;
   check(sample.size.size() == 2, where, "sample.size: expected [width, height], got ", sample.size.size(),
         " numbers");
+  for (const std::int64_t side : sample.size)
+    check(side >= 1 && side <= 65536 && side % config.network.patch == 0, where,
+          "sample.size: expected sides from 1 to 65536 that the patch (", config.network.patch,
+          ") divides, got [", sample.size[0], ", ", sample.size[1], "]");
   check(sample.cfg_from <= sample.cfg_to, where, "sample.cfg_from: expected at most cfg_to, ", sample.cfg_to,
         ", got ", sample.cfg_from);
   try {
     const std::string sampler = diffusion::canonical_sampler(sample.sampler);
     diffusion::evaluation_times(sampler, {.steps = static_cast<int>(sample.steps), .eta = sample.eta});
   } catch (const Error& error) {
-    fail(where, "sample: ", error.what());
+    const std::string_view said = error.what();  // which begins with its own "sample: "
+    fail(where, said.starts_with("sample: ") ? "" : "sample: ", said);
   }
 }
 

@@ -97,8 +97,8 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   const ModelConfig& config = impl_->config;
   const codecs::Codec& codec = *impl_->codec;
   const Request& r = pictures.front();
-  const bool ready = impl_->ready(r);
-  const Plan plan = make_plan(config, codec, r, std::ssize(pictures), limits, ready);
+  const std::int64_t stored = impl_->stored_bytes(r);
+  const Plan plan = make_plan(config, codec, r, std::ssize(pictures), limits, stored);
 
   Forecast f;
   f.pictures = plan.pictures;
@@ -110,7 +110,7 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   f.free_bytes = plan.free_bytes;
   f.fits = plan.fits;
   if (!f.fits) {
-    f.advice = advice(config, codec, r, plan, ready);
+    f.advice = advice(config, codec, r, plan, stored);
     return f;
   }
   const std::vector<Request> probe =
@@ -122,11 +122,11 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   f.seconds = making + speed.first + static_cast<double>(plan.batches) * speed.setup +
               speed.per_mac * f.macs + speed.decode * static_cast<double>(plan.pictures);
   // What the process has now holds the buffers of the probe, which grow to those of a batch.
-  const std::int64_t more = run_memory(config, codec, r, true).of(plan.batch) -
-                            run_memory(config, codec, probe.front(), true).of(std::ssize(probe));
+  const std::int64_t more = run_memory(config, codec, r, 0).of(plan.batch) -
+                            run_memory(config, codec, probe.front(), 0).of(std::ssize(probe));
   f.peak_bytes = std::max(peak_bytes(), resident_bytes() + more);
   f.fits = f.peak_bytes <= f.free_bytes;
-  if (!f.fits) f.advice = advice(config, codec, r, plan, true);
+  if (!f.fits) f.advice = advice(config, codec, r, plan, impl_->stored_bytes(r));
   return f;
 }
 

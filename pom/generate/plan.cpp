@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "pom/base/error.h"
 #include "pom/generate/process.h"
@@ -14,9 +15,11 @@ namespace {
 // Fewer tokens at a time leave the matrix products short of work.
 constexpr std::int64_t tokens_in_flight = 1024;
 
-std::string gib_text(std::int64_t bytes) {
-  const double gib = static_cast<double>(bytes) / (1 << 30);
-  return pom::detail::concat(std::round(gib * 100) / 100, " GiB");
+std::string bytes_text(std::int64_t bytes) {
+  constexpr double mib = 1 << 20, gib = 1 << 30;
+  const double size = static_cast<double>(bytes);
+  if (size < gib) return pom::detail::concat(std::round(size / mib), " MiB");
+  return pom::detail::concat(std::round(size / gib * 100) / 100, " GiB");
 }
 
 std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request) {
@@ -38,7 +41,8 @@ std::int64_t rows_of(const Request& request) {
   return *request.cfg_scale == 1 ? 1 : 2;
 }
 
-RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r, bool ready) {
+RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,
+                     std::int64_t stored) {
   const std::int64_t height = *r.height / codec.factor(), width = *r.width / codec.factor();
   const models::SamplingMemory m =
       models::sampling_memory(config.network, height, width, dtype_of(r), rows_of(r) == 2, *r.steps);
@@ -48,22 +52,22 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
   // Decoded in fp32 and then in 8 bits, on top of what the sampler holds.
   memory.per_picture = m.per_picture + codec.decode_bytes(*r.height, *r.width) +
                        pixels * colours * (1 + std::int64_t{sizeof(float)});
-  if (!ready) {
-    const std::int64_t read = models::count_parameters(config.network) * std::int64_t{sizeof(float)};
-    memory.weights = m.weights + (dtype_of(r) == at::kFloat ? 0 : read);
-  }
+  // Each stored tensor is given back when its conversion is there.
+  if (stored > 0) memory.weights = std::max(stored, m.weights);
   return memory;
 }
 
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-               std::int64_t pictures, const Limits& limits, bool ready) {
+               std::int64_t pictures, const Limits& limits, std::int64_t stored) {
   check(limits.batch >= 0, "sample: batch: expected at least 1, got ", limits.batch);
   check(limits.memory_bytes >= 0, "sample: memory: expected a number of bytes, got ", limits.memory_bytes);
-  const RunMemory memory = run_memory(config, codec, request, ready);
+  const RunMemory memory = run_memory(config, codec, request, stored);
   const std::int64_t have = resident_bytes();
   Plan plan;
   plan.pictures = pictures;
-  plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : have + available_bytes();
+  const std::int64_t available = available_bytes();  // 0 where the system does not say
+  const std::int64_t machine = available > 0 ? have + available : std::numeric_limits<std::int64_t>::max();
+  plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
   const std::int64_t room = plan.free_bytes - have - memory.of(0);
   const std::int64_t most =
       limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request);
@@ -76,10 +80,10 @@ Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Requ
 }
 
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   const Plan& plan, bool ready) {
+                   const Plan& plan, std::int64_t stored) {
   const std::int64_t have = resident_bytes();
   const auto fits = [&](const Request& r) {
-    return have + run_memory(config, codec, r, ready && r.dtype == request.dtype).of(1) <= plan.free_bytes;
+    return have + run_memory(config, codec, r, stored).of(1) <= plan.free_bytes;
   };
   for (const char* dtype : {"fp32", "bf16"}) {
     Request other = request;
@@ -98,8 +102,8 @@ std::string advice(const ModelConfig& config, const codecs::Codec& codec, const 
 }
 
 std::string refusal(const Plan& plan, const std::string& advice) {
-  return pom::detail::concat("sample: memory: one picture at a time takes about ", gib_text(plan.peak_bytes),
-                             ", and there are ", gib_text(plan.free_bytes),
+  return pom::detail::concat("sample: memory: one picture at a time takes about ",
+                             bytes_text(plan.peak_bytes), ", and there are ", bytes_text(plan.free_bytes),
                              advice.empty() ? "; a smaller model might fit" : "; " + advice);
 }
 

@@ -22,9 +22,10 @@ struct RunMemory {
 
   std::int64_t of(std::int64_t batch) const { return weights + fixed + batch * per_picture; }
 };
-// request is complete; `ready`: the network of this dtype is in memory already.
+// request is complete; `stored`: bytes of the weights' file, 0 where the network of this dtype is in memory
+// already.
 RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                     bool ready);
+                     std::int64_t stored);
 
 struct Plan {
   std::int64_t pictures = 0, batch = 0, batches = 0;
@@ -35,11 +36,11 @@ struct Plan {
   std::int64_t begin(std::int64_t i) const { return i * pictures / batches; }
 };
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-               std::int64_t pictures, const Limits& limits, bool ready);
+               std::int64_t pictures, const Limits& limits, std::int64_t stored);
 
 // Which flag would make a single picture of the request fit; empty where none would.
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   const Plan& plan, bool ready);
+                   const Plan& plan, std::int64_t stored);
 
 // "sample: memory: …", for a run that does not fit.
 std::string refusal(const Plan& plan, const std::string& advice);

@@ -2,6 +2,7 @@
 // libpom.so needs no Python to build. python/libpom/engine.py is its other half.
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <tuple>
 
 #include <ATen/ops/empty.h>
@@ -43,7 +44,10 @@ class PythonEngine : public torch::CustomClassHolder {
   explicit PythonEngine(const std::string& folder) : engine_(folder) {}
 
   std::string name() { return engine_.name(); }
-  std::string weights_hash() { return engine_.weights_hash(); }
+  std::string weights_hash() {
+    const std::lock_guard alone(one_at_a_time_);
+    return engine_.weights_hash();
+  }
   std::string config() {
     ModelConfig copy = engine_.config();
     return io::write_json(copy);
@@ -53,6 +57,7 @@ class PythonEngine : public torch::CustomClassHolder {
   }
   // Pictures (B, H, W, C) and the list of their requests.
   std::tuple<at::Tensor, std::string> sample(const std::string& request, std::int64_t batch) {
+    const std::lock_guard alone(one_at_a_time_);
     stop_ = false;
     std::vector<Picture> pictures;
     Observer observer;
@@ -71,6 +76,7 @@ class PythonEngine : public torch::CustomClassHolder {
 
  private:
   Engine engine_;
+  std::mutex one_at_a_time_;  // Python's threads are free to meet here: torch lets its lock go during a call
   std::atomic<bool> stop_ = false;
 };
 

@@ -31,7 +31,7 @@ void check_fields(Request request) {
 
 // Sides must be made of whole tokens; the message names those around that are.
 void check_sides(std::int64_t width, std::int64_t height, std::int64_t unit) {
-  io::check_size("sample: size", width, height);
+  io::check_size("sample", width, height);
   if (width % unit == 0 && height % unit == 0) return;
   const auto below = [&](std::int64_t side) { return std::max(unit, side / unit * unit); };
   const auto above = [&](std::int64_t side) { return (side + unit - 1) / unit * unit; };

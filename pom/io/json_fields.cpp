@@ -73,14 +73,20 @@ Json parse(std::string_view text, std::string_view source) {
 
 // ---- a tree to fields ----
 
+// The beginning of a text, cut between characters: half of one would make the whole message ill-formed.
+std::string beginning(std::string text, std::string_view more) {
+  constexpr std::size_t longest = 60;
+  if (text.size() <= longest) return text;
+  std::size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end).append(more);
+}
+
 // A value as a message shows it.
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  constexpr std::size_t longest = 60;
-  if (text.size() > longest) text = text.substr(0, longest) + "…";
-  return text;
+  return beginning(value.dump(-1, ' ', false, Json::error_handler_t::replace), "…");
 }
 
 // Where a value is: what messages begin with, and its field.
@@ -148,7 +154,7 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
     if (bound == fields.end()) {
       std::vector<std::string> names;
       for (const BoundField& b : fields) names.emplace_back(b.field.name);
-      fail(source, prefix, key.substr(0, 60), ": unknown field", suggestion(key, names));
+      fail(source, prefix, beginning(key, "…"), ": unknown field", suggestion(key, names));
     }
     given.insert(prefix + key);
     const Site site{source + prefix, bound->field};

@@ -83,6 +83,7 @@ void check_config(const NetworkConfig& config, std::string_view where) {
   agree("depth", named.depth, config.depth);
   agree("patch", named.patch, config.patch);
   agree("mixer", named.mixer, config.mixer);
+  if (config.attention()) agree("heads", named.heads, config.heads);
 }
 
 }  // namespace pom::models

@@ -1,6 +1,7 @@
 #include "pom/models/counts.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <ATen/Parallel.h>
 
@@ -34,7 +35,10 @@ std::int64_t count_macs(const NetworkConfig& c, std::int64_t height, std::int64_
   const std::int64_t mixer = c.attention() ? 4 * d * d + 2 * n * d : 3 * c.features() * d;
   const std::int64_t token = 2 * pixels * d + c.depth * (mixer + 2 * c.ffw_expand * d * d);
   const std::int64_t conditioning = 8 * d * d + c.depth * 6 * d * d + 2 * d * d;
-  return n * token + conditioning;
+  std::int64_t macs = 0;
+  const bool too_many =
+      __builtin_mul_overflow(n, token, &macs) || __builtin_add_overflow(macs, conditioning, &macs);
+  return too_many ? std::numeric_limits<std::int64_t>::max() : macs;
 }
 
 SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
@@ -43,12 +47,14 @@ SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std:
   const std::int64_t pixels = c.patch * c.patch * c.channels, rows = guided ? 2 : 1;
   SamplingMemory m;
   m.weights = count_parameters(c) * bytes_of(dtype);
+  const std::int64_t modulation = (6 * c.depth + 2) * d * stream;  // of one picture in one evaluation
   constexpr std::int64_t tile = 256, sub = 64;
-  m.fixed = at::get_num_threads() * tile * (4 * d + 2 * 192) * stream + n * d * stream    // scratch, position
-            + std::min<std::int64_t>(steps * rows, 64) * (6 * c.depth + 2) * d * stream;  // modulations
+  m.fixed = at::get_num_threads() * tile * (4 * d + 2 * 192) * stream + n * d * stream  // scratch, position
+            + std::min<std::int64_t>(steps * rows, 64) * modulation;  // a table of some steps
   const std::int64_t mixer =
       c.attention() ? 5 * n * d * bytes_of(dtype) : (n / sub + 2) * c.features() * stream;
-  m.per_picture = rows * (n * d * stream + mixer + 4 * n * pixels * stream) + 6 * n * pixels * stream;
+  m.per_picture =
+      rows * (n * d * stream + mixer + modulation + 4 * n * pixels * stream) + 6 * n * pixels * stream;
   return m;
 }
 

@@ -12,7 +12,8 @@ namespace pom::models {
 std::int64_t count_parameters(const NetworkConfig& config);
 
 // Multiply-adds of one evaluation for one picture whose latent is height x width: the matrix products, and
-// what grows with the tokens beside them (the mixer's sums, attention's two products).
+// what grows with the tokens beside them (the mixer's sums, attention's two products); the largest number
+// where there are more.
 std::int64_t count_macs(const NetworkConfig& config, std::int64_t height, std::int64_t width);
 
 struct SamplingMemory {

@@ -104,17 +104,15 @@ bool derived(std::string_view name) {
 // "every name begins with \"model.\"" where taking a prefix off would mend it.
 std::string prefix_guess(const std::vector<Found>& found,
                          const std::map<std::string, std::vector<std::int64_t>>& expected) {
+  constexpr std::size_t longest = 256;        // a prefix, not a text: keeps the work small
+  std::map<std::string, std::size_t> counts;  // of the names that are one of ours behind this prefix
   for (const Found& tensor : found)
-    for (const auto& [name, shape] : expected) {
-      if (tensor.name.size() <= name.size() || !tensor.name.ends_with(name)) continue;
-      const std::string prefix = tensor.name.substr(0, tensor.name.size() - name.size());
-      const auto count = std::ranges::count_if(found, [&](const Found& t) {
-        return t.name.starts_with(prefix) && expected.contains(t.name.substr(prefix.size()));
-      });
-      if (count * 2 > static_cast<std::ptrdiff_t>(expected.size()))
-        return detail::concat("; ", count, " of the names begin with \"", prefix,
-                              "\": are these the weights of a training checkpoint? Take the prefix off");
-    }
+    for (std::size_t dot = tensor.name.find('.'); dot < longest; dot = tensor.name.find('.', dot + 1))
+      if (expected.contains(tensor.name.substr(dot + 1))) ++counts[tensor.name.substr(0, dot + 1)];
+  for (const auto& [prefix, count] : counts)
+    if (count * 2 > expected.size())
+      return detail::concat("; ", count, " of the names begin with \"", prefix,
+                            "\": are these the weights of a training checkpoint? Take the prefix off");
   const bool authors = std::ranges::any_of(found, [](const Found& t) { return has(t.name, ".hom."); });
   if (authors && !expected.empty()) return "; names with \"hom\" are the authors': here they say \"pom\"";
   return {};
@@ -207,13 +205,17 @@ void check_weights(const Weights& weights, const NetworkConfig& config, std::str
   account(found, config, where);
 }
 
+void check_weights(const st::Header& header, const NetworkConfig& config, std::string_view where) {
+  std::vector<Found> found;
+  for (const st::TensorInfo& tensor : header.tensors()) found.push_back({tensor.name, tensor.shape});
+  account(found, config, where);
+}
+
 Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
                      std::optional<at::ScalarType> dtype) {
   const st::Reader reader(path);
   const std::string where = path.string();
-  std::vector<Found> found;
-  for (const st::TensorInfo& tensor : reader.header().tensors()) found.push_back({tensor.name, tensor.shape});
-  account(found, config, where);
+  check_weights(reader.header(), config, where);
   Weights weights;
   for (const st::TensorInfo& tensor : reader.header().tensors()) {
     if (derived(tensor.name)) continue;

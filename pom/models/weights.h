@@ -37,6 +37,9 @@ Weights read_weights(const std::filesystem::path& path, const NetworkConfig& con
 
 // Whether weights are those of the network, by the same rules; `where` begins the message.
 void check_weights(const Weights& weights, const NetworkConfig& config, std::string_view where);
+// The same of a file of which no more than the header was read.
+void check_weights(const io::safetensors::Header& header, const NetworkConfig& config,
+                   std::string_view where);
 
 // Stored as fp32, bf16, fp16 or fp64.
 void write_weights(const std::filesystem::path& path, const Weights& weights, at::ScalarType storage,

@@ -24,6 +24,8 @@ void check_stream(const char* op, const char* name, const at::Tensor& x, std::in
         ": expected (B, N, ", width, "), got ", shape_text(x));
   check(x.scalar_type() == stream_type(weight), op, ": ", name, ": expected ", stream_type(weight),
         " beside weights of ", weight.scalar_type(), ", got ", x.scalar_type());
+  check(x.device() == weight.device(), op, ": ", name, ": expected it on ", weight.device(),
+        ", where the weights are, got ", x.device());
   check(x.stride(-1) == 1, op, ": ", name, ": expected rows without gaps");
 }
 void check_dense(const char* op, const Dense& dense) {
@@ -34,14 +36,21 @@ void check_dense(const char* op, const Dense& dense) {
              dense.bias.is_contiguous() && dense.bias.scalar_type() == dense.weight.scalar_type()),
         op, ": bias: expected (", dense.weight.size(0), ") like the weight, got ", shape_text(dense.bias));
 }
+// Two matrices in a row: the kernels read both as the dtype of the first.
+void check_alike(const char* op, const Dense& up, const Dense& down) {
+  check(down.weight.scalar_type() == up.weight.scalar_type() && down.weight.device() == up.weight.device(),
+        op, ": down: expected ", up.weight.scalar_type(), " on ", up.weight.device(),
+        " like the first weight, got ", down.weight.scalar_type(), " on ", down.weight.device());
+}
 void check_rows(const char* op, const char* name, const at::Tensor& values, const at::Tensor& x,
                 std::int64_t width) {
   check(values.defined() && values.dim() == 2 && values.size(0) == x.size(0) && values.size(1) == width &&
-            values.scalar_type() == x.scalar_type() && values.stride(1) == 1,
+            values.scalar_type() == x.scalar_type() && values.device() == x.device() && values.stride(1) == 1,
         op, ": ", name, ": expected ", x.scalar_type(), " of shape (", x.size(0), ", ", width, "), got ",
         shape_text(values));
 }
 void check_modulation(const char* op, const Modulation& m, const at::Tensor& x) {
+  check(x.dim() == 3, op, ": x: expected (B, N, d), got ", shape_text(x));
   check_rows(op, "scale", m.scale, x, x.size(-1));
   check_rows(op, "shift", m.shift, x, x.size(-1));
 }
@@ -86,14 +95,22 @@ void mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& weights,
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
   if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate);
-  const at::Tensor normal = modulated_norm(x, m, weights.ho_weight.scalar_type());
-  add_gated(x, composed::mixer_layer(normal, normal, weights, order, {}, {}), gate);
+  // On the CPU one sequence at a time: how a library cuts its products depends on their shape, and with it
+  // the last bit.
+  const std::int64_t some = x.is_cpu() ? 1 : std::max<std::int64_t>(x.size(0), 1);
+  for (std::int64_t b = 0; b < x.size(0); b += some) {
+    const auto part = [&](const at::Tensor& rows) { return rows.narrow(0, b, some); };
+    at::Tensor stream = part(x);
+    const at::Tensor normal =
+        modulated_norm(stream, {part(m.scale), part(m.shift), m.eps}, weights.ho_weight.scalar_type());
+    add_gated(stream, composed::mixer_layer(normal, normal, weights, order, {}, {}), part(gate));
+  }
 }
 
 void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
                        const at::Tensor& gate) {
   constexpr const char* op = "feed_forward_half";
-  check_dense(op, up), check_dense(op, down);
+  check_dense(op, up), check_dense(op, down), check_alike(op, up, down);
   check_stream(op, "x", x, up.weight.size(1), up.weight);
   check(down.weight.size(1) == up.weight.size(0) && down.weight.size(0) == x.size(-1), op,
         ": down: expected a weight (", x.size(-1), ", ", up.weight.size(0), "), got ",
@@ -173,7 +190,8 @@ void silu_linear_rows(const at::Tensor& x, const Dense& dense, at::Tensor& out) 
   rows_through("silu_linear_rows", x, dense, {}, true, out);
 }
 void silu_mlp_rows(const at::Tensor& x, const Dense& up, const Dense& down, at::Tensor& out) {
-  check_dense("silu_mlp_rows", down);
+  check_dense("silu_mlp_rows", up), check_dense("silu_mlp_rows", down);
+  check_alike("silu_mlp_rows", up, down);
   check(down.weight.size(1) == up.weight.size(0), "silu_mlp_rows: down: expected a weight (out, ",
         up.weight.size(0), "), got ", shape_text(down.weight));
   rows_through("silu_mlp_rows", x, up, down, true, out);

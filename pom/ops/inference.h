@@ -1,6 +1,7 @@
 // Halves of a network's blocks for sampling: no gradients, in place on the residual stream, each a single
 // pass over tiles of tokens on the CPU; composed of ATen operations elsewhere. Row by row the results do not
-// depend on the batch or on the number of threads, bit for bit.
+// depend on the batch or on the number of threads, bit for bit; of a mixer of an order above kMaxFusedOrder,
+// which is composed on the CPU too, not on the batch.
 //
 // x is the stream (B, N, d) in fp32 (fp64 for fp64 weights), contiguous; weights may be fp32, bf16, fp16,
 // fp64. Scales, shifts and gates are (B, d) in the stream's dtype, rows that may lie apart.

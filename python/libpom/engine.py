@@ -88,7 +88,8 @@ class Engine:
         out is the model's to choose.
 
         Gives uint8 pictures (B, H, W, C) and the request of each one, complete: it draws the same picture
-        again. `batch` bounds how many are drawn at a time and changes none of them.
+        again. `batch` bounds how many are drawn at a time and changes none of them. An engine draws for one
+        thread at a time: others that call it wait.
         """
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
             fail("sample: batch", "an integer of at least 0", repr(batch))
@@ -99,20 +100,25 @@ class Engine:
     def _interruptible(self, work):
         """Runs work in a thread of its own: Ctrl-C reaches this one only between two lines of Python."""
         result, failure = [], []
+        done, given_up = threading.Event(), threading.Event()
 
         def run():
             try:
-                result.append(work())
+                if not given_up.is_set():
+                    result.append(work())
             except BaseException as error:
                 failure.append(error)
+            finally:
+                done.set()
 
         thread = threading.Thread(target=run, name="libpom-sample", daemon=True)
-        thread.start()
         try:
-            thread.join()
+            thread.start()
+            done.wait()  # not join(): interrupted, that takes the thread for one that has ended
         except BaseException:
-            self._engine.stop()
-            thread.join()
+            given_up.set()
+            while thread.ident is not None and not done.wait(0.05):
+                self._engine.stop()  # again and again: a run that has not begun yet forgets the first
             raise
         if failure and isinstance(failure[0], RuntimeError):
             raise _ours(failure[0]) from None

@@ -125,6 +125,21 @@ def png_text(path):
     return text
 
 
+def change_settings(path, change):
+    """Rewrites the `pom` chunk of a picture, as somebody who means harm would."""
+    data = Path(path).read_bytes()
+    before = b"tEXtpom\0" + png_text(path)["pom"].encode()
+    settings = json.loads(png_text(path)["pom"])
+    change(settings)
+    after = b"tEXtpom\0" + json.dumps(settings).encode()
+
+    def framed(body):
+        return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+
+    assert framed(before) in data
+    Path(path).write_bytes(data.replace(framed(before), framed(after)))
+
+
 def plain_png(path):
     """A PNG of one black pixel that nobody here made."""
 
@@ -369,6 +384,24 @@ class TestOutput:
         (tmp_path / "file").write_text("")
         is_failure(sample("--class", "circle", "-o", "file/a.png"), "file is not a folder")
 
+    @pytest.mark.parametrize(
+        "output", [["a" * 300 + ".png"], ["new/" + "a" * 300 + ".png"], ["a" * 245 + ".png", "--preview", 1]]
+    )
+    def test_names_too_long(self, sample, tmp_path, output):
+        is_failure(sample("--class", "circle", "-o", *output), "--output: the name is too long")
+        leaves_nothing(tmp_path)
+
+    def test_link_that_leads_nowhere(self, sample, tmp_path):
+        (tmp_path / "link").symlink_to("nowhere")
+        is_failure(sample("--class", "circle", "-o", "link/a.png"), "link is not a folder")
+        assert sample("--class", "circle", "-o", "link/../a.png").returncode == 1
+
+    def test_pipe_is_not_replaced(self, sample, tmp_path):
+        os.mkfifo(tmp_path / "a.png")
+        is_usage_error(sample("--class", "circle", "-o", "a.png"), "a.png is there already")
+        is_failure(sample("--class", "circle", "-y", "-o", "a.png"), "a.png is not an ordinary file")
+        assert (tmp_path / "a.png").is_fifo()
+
     def test_folder_without_permission(self, model, tmp_path):
         """Root may write everywhere, unless it gives that up."""
         folder = tmp_path / "closed"
@@ -434,6 +467,13 @@ class TestSheet:
             result = pom("reproduce", "sheet.png", "--model", model, cwd=tmp_path)
             assert result.returncode == 0 and result.stdout == "the pixels agree\n", result.stderr
 
+    def test_too_large_a_sheet_is_refused_before_the_work(self, sample, tmp_path):
+        result = sample(
+            "--class", "circle", "--count", 300, "--size", 1024, "--grid", "-o", "a.png", timeout=20
+        )
+        is_usage_error(result, "--grid: expected at most 256 pictures of 1024x1024", "got 300")
+        leaves_nothing(tmp_path)
+
     def test_a_sheet_changes_no_picture(self, sample, tmp_path):
         """The pictures of a sheet of one, enlarged, are those written alone: seen in a corner of its cell."""
         image = pytest.importorskip("PIL.Image")
@@ -497,6 +537,15 @@ class TestReproduce:
         data = picture.read_bytes().replace(b'"seed":9', b'"seed":x')
         (tmp_path / "bad.png").write_bytes(data)
         is_failure(pom("reproduce", "bad.png", "--model", model, cwd=tmp_path), "bad.png")
+
+    def test_several_classes(self, picture, model, tmp_path):
+        """One picture comes of one class: a list in its settings would draw more, and compare the first."""
+        change_settings(picture, lambda settings: settings["request"].update({"class": "star,0-1"}))
+        is_failure(pom("reproduce", picture, "--model", model, cwd=tmp_path), "one picture", "star,0-1")
+
+    def test_names_cannot_work_the_terminal(self, picture, tmp_path):
+        change_settings(picture, lambda settings: settings["model"].update(name="a\x1b]0;b\x07c\x9bd"))
+        is_failure(pom("reproduce", picture, cwd=tmp_path), '"a?]0;b?c?d" was not found')
 
     def test_a_name_is_no_path(self, picture, model, tmp_path):
         """Somebody else's picture must not make us open ../../anything."""

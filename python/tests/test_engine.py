@@ -98,6 +98,7 @@ def test_resolve_draws_nothing_but_the_seed(engine):
         ({"cfg_scale": float("nan")}, ["cfg_scale", "finite"]),
         ({"cfg_scale": 2, "omega": 1}, ["either cfg_scale or omega"]),
         ({"seed": torch.zeros(1)}, ["sample", "Tensor"]),
+        ({"steps": "é" * 40}, ["steps: expected an integer", "é…"]),
         ({"batch": -1}, ["batch", "-1"]),
     ],
 )
@@ -129,6 +130,24 @@ def test_interrupt_ends_the_run(engine):
     assert time.monotonic() - start < 10
     timer.join()
     assert engine.sample(class_="star")[0].shape == (1, 16, 16, 3)
+
+
+def test_threads_take_turns(engine):
+    """Calls that meet in one engine wait for each other; each draws its own picture."""
+    alone = {seed: engine.sample(class_="star", seed=seed, steps=8)[0] for seed in range(4)}
+    wrong = []
+
+    def draw(seed):
+        for _ in range(8):
+            if not torch.equal(engine.sample(class_="star", seed=seed, steps=8)[0], alone[seed]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in alone]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_needs_the_library(folder):

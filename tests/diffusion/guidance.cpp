@@ -55,6 +55,20 @@ TEST(Guidance, ActsInItsIntervalOnly) {
 
 // The condition is the left component: without guidance samples are the component, with it they leave the
 // right one more decidedly, and the unconditional model alone (scale 0) has both.
+// Of ten steps the ninth is at 1 - 0.9, which is less than 0.1 by its last bit.
+TEST(Guidance, ActsAtTheEndsOfItsInterval) {
+  for (const int steps : {5, 10, 20, 50, 1000}) {
+    const std::vector<double> times = evaluation_times("euler", {.steps = steps});
+    for (int i = 1; i < steps; ++i) {
+      const double time = static_cast<double>(steps - i) / steps;
+      const double got = times[static_cast<std::size_t>(i)];
+      EXPECT_TRUE((Guidance{.scale = 2, .from = time}.acts_at(got))) << i << " of " << steps;
+      EXPECT_TRUE((Guidance{.scale = 2, .to = time}.acts_at(got))) << i << " of " << steps;
+      EXPECT_FALSE((Guidance{.scale = 2, .from = time + 1e-4}.acts_at(got))) << i << " of " << steps;
+    }
+  }
+}
+
 TEST(Guidance, SteersSamples) {
   Pair pair;
   const auto run = [&](double scale) {

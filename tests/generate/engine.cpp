@@ -279,7 +279,7 @@ TEST(Engine, SaysWhichPictureIsNotFinite) {
 TEST(Engine, RefusesWhatDoesNotFit) {
   Engine engine(model());
   expect_parts(error_of([&] { engine.run(request_of("all", 0, 1), {.memory_bytes = 1000}); }),
-               {"memory", "GiB"});
+               {"memory", "MiB"});
   expect_parts(error_of([&] { engine.run(request_of("all", 0, 1), {.batch = -1}); }), {"batch", "-1"});
   Request large = request_of("star", 0, 1);
   large.width = large.height = 8192;
@@ -311,6 +311,12 @@ TEST(Engine, OpensOnlyWholeFolders) {
   const fs::path weights = tiny.folder() / weights_file;
   fs::resize_file(weights, fs::file_size(weights) - 8);
   expect_parts(refusal(tiny.folder()), {"model.safetensors"});
+  // Nothing of a size that no tensor can have: the name is what is wrong with it, and is told.
+  const std::string header =
+      R"({"odd":{"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]}})";
+  std::ofstream(weights, std::ios::binary)
+      << static_cast<char>(header.size()) << std::string(7, '\0') << header;
+  expect_parts(refusal(tiny.folder()), {"model.safetensors", "\"odd\""});
   fs::remove(weights);
   expect_parts(refusal(tiny.folder()), {"there is no model.safetensors"});
   fs::remove(tiny.folder() / config_file);

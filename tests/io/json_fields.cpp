@@ -147,6 +147,25 @@ TEST(JsonFields, UnknownAndRepeatedKeys) {
   EXPECT_EQ(error_of(R"({"size": [1, 2], "classes": ["size", "size"]})"), "no error");
 }
 
+// Half a character would make the message no UTF-8, which Python cannot even raise.
+TEST(JsonFields, LongTextsAreCutBetweenCharacters) {
+  Options options;
+  const auto message = [&](const std::string& text) {
+    try {
+      read_json(text, options, "x");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  std::string long_text;
+  for (int i = 0; i < 40; ++i) long_text += "é";
+  for (const std::string before : {"", "a"}) {
+    EXPECT_NE(message("{\"steps\": \"" + before + long_text + "\"}").find("é…"), std::string::npos);
+    EXPECT_NE(message("{\"" + before + long_text + "\": 1}").find("é…"), std::string::npos);
+  }
+}
+
 TEST(JsonFields, SyntaxErrorsSayWhere) {
   EXPECT_EQ(error_of("{\n  \"fast\": true,\n}").find("c.json: line 3, column 1: "), 0u)
       << error_of("{\n  \"fast\": true,\n}");

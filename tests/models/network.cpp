@@ -2,6 +2,7 @@
 // against the module. python/tests/test_network.py has the referee in plain torch.
 #include <filesystem>
 #include <gtest/gtest.h>
+#include <limits>
 
 #include <torch/torch.h>
 
@@ -180,6 +181,24 @@ TEST_P(Denoising, ARowDependsOnItsPictureAlone) {
 INSTANTIATE_TEST_SUITE_P(Mixers, Denoising, testing::Bool(),
                          [](const auto& info) { return info.param ? "attention" : "pom"; });
 
+// Orders that no kernel of ours covers are composed, which is no reason to let other pictures matter.
+TEST(Denoising, ARowDependsOnItsPictureAloneInAnyOrder) {
+  NetworkConfig config = small();
+  config.dim = 128, config.order = 17, config.order_expand = 1;
+  Weights weights = random_weights(config);
+  for (auto& [name, tensor] : weights)
+    if (tensor.dim() > 1) tensor.div_(std::sqrt(static_cast<double>(tensor.numel() / tensor.size(0))) * 0.2);
+  Denoiser denoiser(config, weights);
+  const at::Tensor x = at::randn({4, 3, 36, 68});
+  const std::vector<std::int64_t> classes(4, 1);
+  denoiser.plan(classes, 36, 68, {{0.5}});
+  const at::Tensor whole = denoiser(x, 0.5, false).clone();
+  EXPECT_TRUE(whole.isfinite().all().item<bool>());
+  denoiser.plan({{1}}, 36, 68, {{0.5}});
+  for (std::int64_t b = 0; b < 4; ++b)
+    EXPECT_TRUE(at::equal(denoiser(x.narrow(0, b, 1), 0.5, false)[0], whole[b])) << "picture " << b;
+}
+
 TEST(Denoising, ManyTimesAndClassesGoThroughABoundedTable) {
   NetworkConfig config = small();
   config.classes = 200;
@@ -194,6 +213,21 @@ TEST(Denoising, ManyTimesAndClassesGoThroughABoundedTable) {
   const at::Tensor x = at::randn({100, 3, 4, 4});
   for (const double t : {times[0], times[149], times[70], times[71]})
     EXPECT_TRUE(at::equal(many(x, t, false)[7], one(x.narrow(0, 7, 1), t, false)[0]));
+}
+
+TEST_P(Denoising, RunsOnAGpuWhereThereIsOne) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const NetworkConfig config = small(GetParam());
+  const Weights weights = random_weights(config);
+  Weights moved;
+  for (const auto& [name, tensor] : weights) moved[name] = tensor.cuda();
+  Denoiser here(config, weights), there(config, moved);
+  const at::Tensor x = at::randn({2, 3, 8, 6});
+  const std::vector<std::int64_t> classes{1, 4};
+  here.plan(classes, 8, 6, {{0.5}});
+  there.plan(classes, 8, 6, {{0.5}});
+  const at::Tensor expected = here(x, 0.5, true), got = there(x.cuda(), 0.5, true).cpu();
+  EXPECT_LT((got - expected).abs().max().item<double>(), 1e-4 * expected.abs().max().item<double>());
 }
 
 TEST_F(Files, RoundTripInEveryStorage) {
@@ -232,6 +266,12 @@ TEST_F(Files, EveryTensorIsAccountedFor) {
   expect_parts(read_with([](Weights& w) { w["freqs"] = at::zeros({12}); }), {"no error"});
 }
 
+TEST(Weights, ManyForeignNamesAreRefused) {
+  Weights foreign;
+  for (int i = 0; i < 100000; ++i) foreign[detail::concat("X", i, ".classes_emb.weight")] = at::zeros({0});
+  expect_parts(message_of([&] { check_weights(foreign, small(), "many"); }), {"many: ", "missing", "100000"});
+}
+
 TEST_F(Files, DamagedOnesAreErrors) {
   const NetworkConfig config = small();
   const auto path = folder / "model.safetensors";
@@ -250,6 +290,9 @@ TEST(Counts, AreThoseOfThePapersNetworks) {
             n * (28 * ((4 + 8) * d * d + 2 * n * d) + 2 * 16 * d) + (8 + 28 * 6 + 2) * d * d);
   EXPECT_GT(training_memory(xl, 32, 32, at::kBFloat16, 8),
             sampling_memory(xl, 32, 32, at::kBFloat16, true, 50).weights);
+  // The stream and the modulations of both halves, whatever else.
+  EXPECT_GE(sampling_memory(xl, 32, 32, at::kFloat, true, 50).per_picture, 2 * 4 * d * (n + 6 * 28 + 2));
+  EXPECT_EQ(count_macs(dit, 1 << 20, 1 << 20), std::numeric_limits<std::int64_t>::max());
 }
 
 TEST(Module, RefusesWhatDoesNotFit) {

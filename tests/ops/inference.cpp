@@ -136,6 +136,30 @@ TEST_P(Halves, NeighboursAndThreadsChangeNoBit) {
   at::set_num_threads(before);
 }
 
+// Few rows of many features: threads share the features out, and where the cuts lie changes no bit.
+TEST_P(Halves, SlicesOfFeaturesChangeNoBit) {
+  const std::int64_t out = 700;
+  const Dense wide_dense = dense(d, out), back = dense(out, d);
+  const auto run = [&](const at::Tensor& x, const Modulation& m, const at::Tensor& g) {
+    at::Tensor y = at::empty({x.size(0), x.size(1), out}, stream), z = x.clone();
+    modulated_linear(x, m, wide_dense, y);
+    linear_half(z, y, back, g);
+    at::Tensor rows = at::empty({x.size(0) * x.size(1), out}, stream);
+    silu_linear_rows(z.view({-1, d}), wide_dense, rows);
+    return rows.view({x.size(0), x.size(1), out});
+  };
+  const int before = at::get_num_threads();
+  const at::Tensor together = run(x, modulation, gate);
+  for (const int threads : {1, 2, 3, 7}) {
+    at::set_num_threads(threads);
+    EXPECT_TRUE(at::equal(run(x, modulation, gate), together)) << threads << " threads";
+    const auto one = [&](const at::Tensor& t) { return t.narrow(0, B - 1, 1); };
+    const at::Tensor alone = run(one(x), {one(modulation.scale), one(modulation.shift), 1e-6}, one(gate));
+    EXPECT_TRUE(at::equal(alone, one(together))) << threads << " threads";
+  }
+  at::set_num_threads(before);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Halves,
     testing::Combine(testing::Values(Case{2, 3, 8, 20}, Case{3, 67, 36, 100}, Case{1, 1, 4, 4},
@@ -164,6 +188,14 @@ TEST(HalvesErrors, NameTheArgument) {
               feed_forward_half(x, good, up, down, at::randn({2, 9}));
             }).find("gate"),
             std::string::npos);
+  const Dense other{down.weight.to(at::kBFloat16), down.bias.to(at::kBFloat16)};
+  EXPECT_NE(message([&] { feed_forward_half(x, good, up, other, good.scale); }).find("down: expected Float"),
+            std::string::npos);
+  at::Tensor flat = x.view({6, 8});
+  const Modulation each{at::randn({6, 8}), at::randn({6, 8})};
+  EXPECT_NE(
+      message([&] { feed_forward_half(flat, each, up, down, each.scale); }).find("x: expected (B, N, d)"),
+      std::string::npos);
   at::Tensor half = x.to(at::kHalf);
   EXPECT_NE(message([&] { feed_forward_half(half, good, up, down, good.scale); }).find("x: expected Float"),
             std::string::npos);

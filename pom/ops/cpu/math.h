@@ -19,7 +19,7 @@ POM_INLINE V<double> lanewise(V<double> x, F f) {
 POM_INLINE V<float> reciprocal(V<float> b) {
 #if defined(__AVX512F__)
   const V<float> r = bits<V<float>>(_mm512_rcp14_ps(bits<__m512>(b)));
-  return r + r * (splat(1.0f) - b * r);
+  return fma<float>(r, fma<float>(-b, r, splat(1.0f)), r);
 #else
   return splat(1.0f) / b;
 #endif
@@ -42,16 +42,16 @@ POM_INLINE V<float> scale_by_power(V<float> p, V<float> n) {
 POM_INLINE V<float> vexp(V<float> x) {
   x = clamp(x, -80.0f, 80.0f);
   const V<float> shift = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const V<float> n = (x * splat(1.44269502e+00f) + shift) - shift;
-  V<float> r = x * splat(1.44269502e+00f) - n;
-  r = x * splat(1.92596303e-08f) + r;
+  const V<float> n = fma<float>(x, splat(1.44269502e+00f), shift) - shift;
+  V<float> r = fma<float>(x, splat(1.44269502e+00f), -n);
+  r = fma<float>(x, splat(1.92596303e-08f), r);
   V<float> p = splat(1.535336206e-04f);
-  p = p * r + splat(1.339887459e-03f);
-  p = p * r + splat(9.618437358e-03f);
-  p = p * r + splat(5.550332471e-02f);
-  p = p * r + splat(2.402264791e-01f);
-  p = p * r + splat(6.931472029e-01f);
-  p = p * r + splat(1.0f);
+  p = fma<float>(p, r, splat(1.339887459e-03f));
+  p = fma<float>(p, r, splat(9.618437358e-03f));
+  p = fma<float>(p, r, splat(5.550332471e-02f));
+  p = fma<float>(p, r, splat(2.402264791e-01f));
+  p = fma<float>(p, r, splat(6.931472029e-01f));
+  p = fma<float>(p, r, splat(1.0f));
   return scale_by_power(p, n);
 }
 POM_INLINE V<double> vexp(V<double> x) {
@@ -63,16 +63,16 @@ POM_INLINE V<float> erf_over_sqrt2(V<float> x) {
   x = clamp(x, -6.0f, 6.0f);
   const V<float> u = x * x;
   V<float> p = splat(4.428989691e-08f), q = splat(1.180200180e-06f);
-  p = p * u + splat(1.271303500e-05f);
-  q = q * u + splat(7.510246712e-05f);
-  p = p * u + splat(3.477058754e-04f);
-  q = q * u + splat(1.912991054e-03f);
-  p = p * u + splat(9.414545779e-03f);
-  q = q * u + splat(2.894022517e-02f);
-  p = p * u + splat(6.875271042e-02f);
-  q = q * u + splat(2.528344570e-01f);
-  p = p * u + splat(7.978844431e-01f);
-  q = q * u + splat(1.0f);
+  p = fma<float>(p, u, splat(1.271303500e-05f));
+  q = fma<float>(q, u, splat(7.510246712e-05f));
+  p = fma<float>(p, u, splat(3.477058754e-04f));
+  q = fma<float>(q, u, splat(1.912991054e-03f));
+  p = fma<float>(p, u, splat(9.414545779e-03f));
+  q = fma<float>(q, u, splat(2.894022517e-02f));
+  p = fma<float>(p, u, splat(6.875271042e-02f));
+  q = fma<float>(q, u, splat(2.528344570e-01f));
+  p = fma<float>(p, u, splat(7.978844431e-01f));
+  q = fma<float>(q, u, splat(1.0f));
   return clamp(x * p * reciprocal(q), -1.0f, 1.0f);
 }
 POM_INLINE V<double> erf_over_sqrt2(V<double> x) {
@@ -87,16 +87,16 @@ POM_INLINE V<A> sigmoid(V<A> x) {
 template <class A>
 POM_INLINE V<A> gelu(V<A> x) {
   const V<A> half = splat<A>(A(0.5)) * x;
-  return half + half * erf_over_sqrt2(x);
+  return fma<A>(half, erf_over_sqrt2(x), half);
 }
 
 // gelu(x) and its derivative Phi(x) + x phi(x).
 template <class A>
 POM_INLINE void gelu_with_slope(V<A> x, V<A>& value, V<A>& slope) {
-  const V<A> cdf = splat<A>(A(0.5)) + splat<A>(A(0.5)) * erf_over_sqrt2(x);
+  const V<A> half = splat<A>(A(0.5)), cdf = fma<A>(half, erf_over_sqrt2(x), half);
   const V<A> density = splat<A>(A(0.39894228040143267794)) * vexp(splat<A>(A(-0.5)) * x * x);
   value = x * cdf;
-  slope = cdf + x * density;
+  slope = fma<A>(x, density, cdf);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct Operand {
   using Word = Arithmetic<S>;
   static constexpr int kPair = 1;
   static constexpr bool kDirect = std::is_same_v<S, Word>;
-  static POM_INLINE V<Acc> multiply_add(V<Acc> acc, Word a, V<Word> b) { return acc + splat(a) * b; }
+  static POM_INLINE V<Acc> multiply_add(V<Acc> acc, Word a, V<Word> b) { return fma<Acc>(splat(a), b, acc); }
   static POM_INLINE V<Word> words(V<Acc> even, V<Acc>) { return even; }
   // n elements of a row as words
   static POM_INLINE V<Word> row_words(const S* p, std::int64_t n) { return load_some(p, n); }

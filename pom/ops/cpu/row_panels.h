@@ -25,44 +25,31 @@ POM_INLINE V<A> first_lanes(V<A> v, std::int64_t n) {
   return v;
 }
 
-// The functions below that compute are never inlined: the compiler contracts a product and a sum to one
-// rounding where they happen to share a basic block, so that two inlined copies may differ in the last bit,
-// and with them two places of a token in its tile.
-#define POM_ONE_COPY __attribute__((noinline))
-
 // out = layer_norm(row) * (1 + scale) + shift
 template <class A>
-POM_ONE_COPY void normalise_row(const A* row, const A* scale, const A* shift, std::int64_t columns, A eps,
-                                A* out) {
+void normalise_row(const A* row, const A* scale, const A* shift, std::int64_t columns, A eps, A* out) {
   constexpr int L = kLanes<A>;
   V<A> sum = {}, squares = {};
   for (std::int64_t c = 0; c < columns; c += L) sum += load_some(row + c, columns - c);
   const V<A> mean = splat(sum_lanes<A>(sum) / static_cast<A>(columns));
   for (std::int64_t c = 0; c < columns; c += L) {
     const V<A> off = first_lanes<A>(load_some(row + c, columns - c) - mean, columns - c);
-    squares += off * off;
+    squares = fma<A>(off, off, squares);
   }
   const V<A> inverse = splat(A(1) / std::sqrt(sum_lanes<A>(squares) / static_cast<A>(columns) + eps));
   for (std::int64_t c = 0; c < columns; c += L) {
     const std::int64_t n = columns - c;
     const V<A> x = load_some(row + c, n), factor = splat(A(1)) + load_some(scale + c, n);
-    store_some(out + c, (x - mean) * inverse * factor + load_some(shift + c, n), n);
+    store_some(out + c, fma<A>((x - mean) * inverse, factor, load_some(shift + c, n)), n);
   }
 }
 
 template <class A>
-POM_ONE_COPY void silu_row(const A* row, std::int64_t columns, A* out) {
+void silu_row(const A* row, std::int64_t columns, A* out) {
   for (std::int64_t c = 0; c < columns; c += kLanes<A>) {
     const V<A> x = load_some(row + c, columns - c);
     store_some(out + c, x * sigmoid<A>(x), columns - c);
   }
-}
-
-// A vector of row += gate * value.
-template <class A>
-POM_ONE_COPY void add_gated(A* row, const A* gate, V<A> value, std::int64_t n) {
-  const V<A> x = load_some(row, n), g = load_some(gate, n);
-  store_some(row, x + g * value, n);
 }
 
 // panels[p][k word][lane] of `some` rows, up to a vector's lanes, at token t0 of the tile.
@@ -161,7 +148,7 @@ void unpack_residual(const typename P::Acc* C, std::int64_t ldc, std::int64_t co
                      const typename P::Acc* const* gate, int count) {
   using Acc = typename P::Acc;
   unpack_values<P>(C, ldc, columns, bias, count, [&](int t, std::int64_t c, V<Acc> value, std::int64_t n) {
-    add_gated<Acc>(row[t] + c, gate[t] + c, value, n);
+    store_some(row[t] + c, fma<Acc>(load_some(gate[t] + c, n), value, load_some(row[t] + c, n)), n);
   });
 }
 

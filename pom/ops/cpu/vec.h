@@ -54,6 +54,30 @@ POM_INLINE V<std::uint32_t> splat(std::uint32_t value) {
   return value | V<std::uint32_t>{};
 }
 
+// a * b + c in one rounding where the processor can, said aloud: these files are compiled without
+// contraction, which a compiler does in one inlined copy and not in the next, so that a value would depend on
+// its place.
+template <class A>
+POM_INLINE V<A> fma(V<A> a, V<A> b, V<A> c) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(A) == 4)
+    return bits<V<A>>(_mm512_fmadd_ps(bits<__m512>(a), bits<__m512>(b), bits<__m512>(c)));
+  else
+    return bits<V<A>>(_mm512_fmadd_pd(bits<__m512d>(a), bits<__m512d>(b), bits<__m512d>(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  if constexpr (sizeof(A) == 4)
+    return bits<V<A>>(_mm256_fmadd_ps(bits<__m256>(a), bits<__m256>(b), bits<__m256>(c)));
+  else
+    return bits<V<A>>(_mm256_fmadd_pd(bits<__m256d>(a), bits<__m256d>(b), bits<__m256d>(c)));
+#elif defined(__ARM_FEATURE_FMA)
+  V<A> out;
+  for (int i = 0; i < kLanes<A>; ++i) out[i] = std::fma(a[i], b[i], c[i]);
+  return out;
+#else
+  return a * b + c;
+#endif
+}
+
 // Written so that a NaN comes through.
 POM_INLINE V<float> clamp(V<float> x, float low, float high) {
 #if defined(__AVX512F__)  // these two give their second operand when one is a NaN

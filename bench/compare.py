@@ -1,4 +1,4 @@
-"""`make demo`: the layer in place of attention, on growing sequences and on an endless one; about a minute.
+"""`make compare`: the layer in place of attention, on growing sequences and on an endless one; about a minute.
 
 Both at the same width, in fp32, with all of their projections; attention is torch's fused kernel, which does
 not store its n by n scores either. n tokens, d width; PoM has k = e = 2, three times attention's weights.
@@ -94,7 +94,7 @@ def plot(path: Path, found: dict[str, dict[int, tuple[float, float]]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--svg", type=Path, default=Path("out/demo.svg"), help="where the plot goes (out/demo.svg)"
+        "--svg", type=Path, default=Path("out/compare.svg"), help="where the plot goes (out/compare.svg)"
     )
     args = parser.parse_args()
     with torch.no_grad():
