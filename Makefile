@@ -45,6 +45,7 @@ bench: program ## the layer and its memory, and sampling, against PyTorch eager 
 	@$(RUN) bench/layer.py
 	@$(RUN) bench/memory.py
 	@$(RUN) bench/sample.py
+	@$(RUN) bench/program.py
 
 format: setup ## format the C++, CUDA and Python sources
 	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i

@@ -1,4 +1,4 @@
-"""`make compare`: the layer in place of attention, on growing sequences and on an endless one; about a minute.
+"""`make compare`: the layer in place of attention, on growing sequences and an endless one; about a minute.
 
 Both at the same width, in fp32, with all of their projections; attention is torch's fused kernel, which does
 not store its n by n scores either. n tokens, d width; PoM has k = e = 2, three times attention's weights.

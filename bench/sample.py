@@ -128,6 +128,7 @@ def row(report, table, args, engine, network, compiled, dtype, side, batch) -> N
         },
         args.budget,
         least=3,
+        warm=1,
     )
     ours, eager, other = (times[name] for name in ("ours", "eager", "compiled"))
     ms = [f"{sample.median * 1000 / args.steps:.1f}" for sample in (ours, eager, other)]
@@ -145,8 +146,8 @@ def main() -> None:
         "--sides", nargs="+", type=int, default=[32, 64], help="of the pictures; tokens are a quarter"
     )
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--budget", type=float, default=20, help="seconds for each row")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=15, help="seconds for each row")
     add_report_option(parser, "sample")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sched.h>
+#include <sstream>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -107,14 +108,17 @@ Check check_memory() {
   return {"memory", State::ok, bytes_text(free) + " free"};
 }
 
+// From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon …": the first word of numbers and
+// dots.
 std::string driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;
   std::getline(file, line);
-  const auto at = line.find("Module");
-  if (at == std::string::npos) return {};
-  const auto begin = line.find_first_of("0123456789", at);
-  return begin == std::string::npos ? "" : line.substr(begin, line.find(' ', begin) - begin);
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+  return {};
 }
 
 Check check_gpu() {
