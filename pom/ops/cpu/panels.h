@@ -277,10 +277,10 @@ void pack_columns(const typename P::Store* const* row, int count, std::int64_t c
   }
 }
 
-// out[t][c] (Store) = C[c][t] + bias[c] for the tokens of a tile.
-template <class P>
-void unpack_tokens(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
-                   const typename P::Store* bias, typename P::Store* const* row, int count) {
+// Blocks of C[c][t] + bias[c], turned to rows: put(t, c, value, columns that count).
+template <class P, class Put>
+POM_INLINE void unpack_values(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
+                              const typename P::Store* bias, int count, Put put) {
   using Acc = typename P::Acc;
   constexpr int L = kLanes<Acc>;
   for (std::int64_t c = 0; c < columns; c += L) {
@@ -290,9 +290,19 @@ void unpack_tokens(const typename P::Acc* C, std::int64_t ldc, std::int64_t colu
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i) block[i] = c + i < columns ? load(C + (c + i) * ldc + t0) : V<Acc>{};
       transpose(block);
-      for (int i = 0; i < L && t0 + i < count; ++i) store_some(row[t0 + i] + c, block[i] + b, columns - c);
+      for (int i = 0; i < L && t0 + i < count; ++i) put(t0 + i, c, block[i] + b, columns - c);
     }
   }
+}
+
+// out[t][c] (Store) = C[c][t] + bias[c] for the tokens of a tile.
+template <class P>
+void unpack_tokens(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
+                   const typename P::Store* bias, typename P::Store* const* row, int count) {
+  unpack_values<P>(C, ldc, columns, bias, count,
+                   [&](int t, std::int64_t c, V<typename P::Acc> value, std::int64_t n) {
+                     store_some(row[t] + c, value, n);
+                   });
 }
 
 }  // namespace

@@ -123,24 +123,6 @@ void pack_plain(const typename P::Acc* const* row, int count, std::int64_t colum
     pack_rows<P>(row + t0, t0, count - t0 < L ? count - t0 : L, columns, panels);
 }
 
-// Blocks of C[c][t] + bias[c], turned to rows: put(t, c, value, columns that count).
-template <class P, class Put>
-POM_INLINE void unpack_values(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
-                              const typename P::Store* bias, int count, Put put) {
-  using Acc = typename P::Acc;
-  constexpr int L = kLanes<Acc>;
-  for (std::int64_t c = 0; c < columns; c += L) {
-    const V<Acc> b = bias ? load_some(bias + c, columns - c) : V<Acc>{};
-    for (int t0 = 0; t0 < count; t0 += L) {
-      V<Acc> block[L];
-#pragma GCC unroll 16
-      for (int i = 0; i < L; ++i) block[i] = c + i < columns ? load(C + (c + i) * ldc + t0) : V<Acc>{};
-      transpose(block);
-      for (int i = 0; i < L && t0 + i < count; ++i) put(t0 + i, c, block[i] + b, columns - c);
-    }
-  }
-}
-
 // row[t][c] += gate[t][c] * (C[c][t] + bias[c])
 template <class P>
 void unpack_residual(const typename P::Acc* C, std::int64_t ldc, std::int64_t columns,
