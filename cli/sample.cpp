@@ -215,6 +215,7 @@ void make_pictures(Run& run, const StopSignals& signals) {
             "sampling", total, progress_sink(std::cerr),
             ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
       progress->set(done);
+      if (done == total) progress->finish();  // before the last path, which then is the last line
     };
   observer.on_picture = [&](Picture&& picture) { take_picture(run, std::move(picture)); };
   observer.preview_every = run.options.preview;
