@@ -7,8 +7,8 @@
 
 namespace pom::cli {
 
-// Rows of one class each where there are several classes and several pictures of each; else near square.
-// Labels are the class names, or the seeds where all pictures of a row are of one class.
+// Where there are several classes and several pictures of each: rows of one class, labelled with the seeds,
+// or, of more classes than pictures and not too many, columns, labelled with both. Else near square.
 io::Image sheet_of(std::span<const generate::Picture> pictures);
 
 // The settings of a run's pictures, with its classes and its count: what makes the whole sheet again.

@@ -14,12 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A number as the name of another class could never be told from that class.
 // Names go into file names, pictures' text and onto terminals.
 bool has_control_character(std::string_view text) {
   return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
+// A number as the name of another class could never be told from that class.
 void check_class_names(const ModelConfig& config, std::string_view where) {
   check(!has_control_character(config.name), where, "name: expected a name without control characters");
   const auto count = static_cast<std::int64_t>(config.classes.size());

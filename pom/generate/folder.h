@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pom/codecs/codec.h"
+#include "pom/diffusion/path.h"
 #include "pom/generate/request.h"
 #include "pom/models/config.h"
 
@@ -22,10 +23,11 @@ struct DiffusionConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "path", .help = "what the network predicts", .choices = {"flow", "epsilon"}}, path);
+    visit(Field{.name = "path", .help = "what the network predicts", .choices = diffusion::Path::names()},
+          path);
     visit(Field{.name = "variance",
                 .help = "of the noise of path epsilon",
-                .choices = {"linear", "sine", "cosine", "sigmoid"}},
+                .choices = diffusion::Path::variance_names()},
           variance);
   }
 };
