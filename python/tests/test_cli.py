@@ -474,22 +474,40 @@ class TestSheet:
         is_usage_error(result, "--grid: expected at most 256 pictures of 1024x1024", "got 300")
         leaves_nothing(tmp_path)
 
-    def test_a_sheet_changes_no_picture(self, sample, tmp_path):
-        """The pictures of a sheet of one, enlarged, are those written alone: seen in a corner of its cell."""
+    @staticmethod
+    def place(sheet, alone):
+        """Where a picture stands on a sheet, enlarged to 96 pixels; nothing where it does not."""
         image = pytest.importorskip("PIL.Image")
-        sample("--class", "circle", "--seed", 3, "-o", "alone.png")
-        sample("--class", "circle", "--seed", 3, "--grid", "-o", "sheet.png")
-        alone = image.open(tmp_path / "alone.png").convert("RGB")
+        large = alone.resize((96, 96), image.NEAREST)
+        for y in range(sheet.height - 95):
+            for x in range(sheet.width - 95):
+                if sheet.getpixel((x, y)) != large.getpixel((0, 0)):
+                    continue
+                if sheet.crop((x, y, x + 96, y + 96)).tobytes() == large.tobytes():
+                    return x, y
+        return None
+
+    @pytest.mark.parametrize(
+        "flags", [["--class", "circle"], ["--count", 2], ["--class", "0-1", "--count", 3]]
+    )
+    def test_a_sheet_has_every_picture_in_its_place(self, sample, tmp_path, flags):
+        """Rows of one class; columns where there are more classes than pictures of each."""
+        image = pytest.importorskip("PIL.Image")
+        assert sample(*flags, "--seed", 3, "-o", "alone/{class}_%d.png").returncode == 0
+        assert sample(*flags, "--seed", 3, "--grid", "-o", "sheet.png").returncode == 0
         sheet = image.open(tmp_path / "sheet.png").convert("RGB")
-        scale = 96 // 16
-        large = alone.resize((16 * scale, 16 * scale), image.NEAREST)
-        found = any(
-            sheet.crop((x, y, x + large.width, y + large.height)).tobytes() == large.tobytes()
-            for x in range(sheet.width - large.width + 1)
-            for y in range(sheet.height - large.height + 1)
-            if sheet.getpixel((x, y)) == large.getpixel((0, 0))
-        )
-        assert found
+        places = {}
+        for path in sorted((tmp_path / "alone").iterdir(), key=lambda path: int(path.stem.split("_")[1])):
+            at = self.place(sheet, image.open(path).convert("RGB"))
+            assert at is not None, path
+            places.setdefault(path.stem.split("_")[0], []).append(at)
+        axis = 1 if len(places) > len(next(iter(places.values()))) else 0  # along which a class goes on
+        for spots in places.values():
+            assert len({spot[1 - axis] for spot in spots}) == 1 and spots == sorted(
+                spots, key=lambda s: s[axis]
+            )
+        firsts = [spots[0][1 - axis] for spots in places.values()]
+        assert firsts == sorted(set(firsts))
 
 
 class TestReproduce:
