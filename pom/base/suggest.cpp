@@ -23,6 +23,10 @@ std::string joined(std::span<const std::string> names, std::string_view between)
 
 }  // namespace
 
+bool same_letters(std::string_view a, std::string_view b) {
+  return lowered(a) == lowered(b);
+}
+
 std::size_t edit_distance(std::string_view left, std::string_view right) {
   const std::string a = lowered(left), b = lowered(right);
   const std::size_t width = b.size() + 1;

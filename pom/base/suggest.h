@@ -8,6 +8,8 @@
 
 namespace pom {
 
+bool same_letters(std::string_view a, std::string_view b);  // letter case aside
+
 // Insertions, deletions, substitutions and swaps of neighbours between two words, letter case aside.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::size_t max_classes = 1'000'000;  // that one text may stand for
 
-bool equal_letters(std::string_view a, std::string_view b) {
-  return std::ranges::equal(
-      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
-}
-
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view spaces = " \t";
   const std::size_t first = text.find_first_not_of(spaces);
@@ -47,7 +42,7 @@ class Parser {
   // A class of exactly this name, which must be the only one.
   bool take_name(std::string_view text) {
     const std::string_view name = trimmed(text);
-    const auto is_it = [&](const std::string& other) { return equal_letters(other, name); };
+    const auto is_it = [&](const std::string& other) { return same_letters(other, name); };
     const auto found = std::ranges::find_if(names_, is_it);
     if (found == names_.end()) return false;
     const auto index = static_cast<std::int64_t>(found - names_.begin());
@@ -134,7 +129,7 @@ std::string class_text(std::int64_t index, std::span<const std::string> names, s
   if (names.empty()) return std::to_string(index);
   const std::string& name = names[static_cast<std::size_t>(index)];
   const auto same =
-      std::ranges::count_if(names, [&](const std::string& other) { return equal_letters(other, name); });
+      std::ranges::count_if(names, [&](const std::string& other) { return same_letters(other, name); });
   return same == 1 ? name : std::to_string(index);
 }
 

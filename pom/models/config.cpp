@@ -1,8 +1,6 @@
 #include "pom/models/config.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
@@ -41,11 +39,6 @@ const std::vector<NetworkConfig>& table() {
     return all;
   }();
   return variants;
-}
-
-bool same_letters(std::string_view a, std::string_view b) {
-  return std::ranges::equal(
-      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
 }  // namespace

@@ -8,6 +8,12 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+TEST(SameLetters, CaseAside) {
+  EXPECT_TRUE(same_letters("DiPoM-XL/2", "dipom-xl/2"));
+  EXPECT_FALSE(same_letters("star", "stars"));
+  EXPECT_FALSE(same_letters("star", "stat"));
+}
+
 TEST(Suggest, EditDistance) {
   EXPECT_EQ(edit_distance("", ""), 0u);
   EXPECT_EQ(edit_distance("steps", ""), 5u);
