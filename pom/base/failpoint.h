@@ -1,0 +1,15 @@
+// Places where a test may end the process or make a call fail: the only honest test of what survives a crash.
+// Off, and no more than a load of a pointer, unless POM_FAILPOINT names one before the program starts:
+//
+//   POM_FAILPOINT=atomic_file.rename:3        the third time, kill -9 this very process
+//   POM_FAILPOINT=atomic_file.write:1:ENOSPC  the first time, the call fails with that errno
+#pragma once
+
+#include <string_view>
+
+namespace pom {
+
+// Returns 0, or the errno with which the caller should fail; or does not return.
+int failpoint(std::string_view name);
+
+}  // namespace pom

@@ -1,0 +1,84 @@
+// What training looks at: pictures or latents with a class each, found by their number. C channels, H x W.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/base/fields.h"
+
+namespace pom::data {
+
+// "data" of a recipe.
+struct DataConfig {
+  std::string kind = "shapes";
+  std::string path;                           // of folder and latents
+  std::vector<std::int64_t> size = {64, 64};  // width, height in pixels, of what training sees
+  bool flip = false;                          // half of the pictures are mirrored
+  std::int64_t validation = 512;              // examples held back from training, for the validation loss
+  std::int64_t workers = 0;                   // threads that prepare batches; 0: by the cores
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "kind",
+                .help = "shapes (drawn here), folder (of pictures) or latents",
+                .choices = {"shapes", "folder", "latents"}},
+          kind);
+    visit(Field{.name = "path", .help = "folder with one folder for each class; of folder and latents"},
+          path);
+    visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
+    visit(Field{.name = "flip", .help = "mirror half of the pictures"}, flip);
+    visit(Field{.name = "validation",
+                .help = "examples held back for the validation loss",
+                .least = 0,
+                .most = 1e6},
+          validation);
+    visit(Field{.name = "workers",
+                .help = "threads that prepare batches; 0: by the cores",
+                .least = 0,
+                .most = 256},
+          workers);
+  }
+};
+
+struct Example {
+  at::Tensor picture;  // (C, H, W): uint8 of a picture, fp32 of a latent
+  std::int64_t label = 0;
+};
+
+// Item i is always the same, whoever asks and in whatever order. get() may be called from many threads.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  // Examples; 0: without end, every number gives one.
+  virtual std::int64_t size() const = 0;
+  virtual const std::vector<std::string>& classes() const = 0;
+  // (C, H, W) of every example, and whether they are latents (fp32) or pictures (uint8).
+  virtual std::vector<std::int64_t> shape() const = 0;
+  virtual bool latents() const { return false; }
+
+  // `visit` counts how often training has come by (the epoch): what is drawn anew each time (a mirrored
+  // picture, the sample of a latent) depends on it and on the index alone. Throws pom::Error naming the file
+  // where it cannot be read.
+  virtual Example get(std::int64_t index, std::int64_t visit) const = 0;
+  // What a person calls example i: a path, or "shapes item 17".
+  virtual std::string name_of(std::int64_t index) const = 0;
+};
+
+struct Split {
+  std::shared_ptr<const Dataset> training, validation;  // nothing is in both; validation may have size 0
+};
+
+// Opens what the config says. `seed` keys everything that is drawn (data_content). Validation examples are
+// never mirrored. Everything that is wrong with a folder is an error here: no such folder, no classes, a
+// class without pictures, a path that belongs to no kind.
+Split open_dataset(const DataConfig& config, std::uint64_t seed);
+
+// Pictures as the network takes them, uint8 (B, C, H, W) -> fp32 in [-1, 1]; latents as they are.
+at::Tensor to_model_range(const at::Tensor& pictures);
+
+}  // namespace pom::data

@@ -1,0 +1,16 @@
+// The parts of a block around its products, with gradients, in one pass over memory each: CPU kernels, CUDA
+// kernels, and composed operations for what neither covers. B pictures, N tokens, d width.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace pom::ops {
+
+// layer_norm(x) * (1 + scale) + shift without weights of its own: x (B, N, d); scale, shift (B, d).
+// Under autocast the result is of the lower precision, whatever x is; sums are fp32 (fp64 for fp64).
+at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps);
+
+// x + y * (base + gate): x, y (B, N, d); gate (B, d). The result has the dtype of x.
+at::Tensor gated_add(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate, double base);
+
+}  // namespace pom::ops

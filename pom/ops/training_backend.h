@@ -1,0 +1,44 @@
+// Private to the room: what a device does for training.h. Sizes, dtypes and devices are checked before;
+// tensors are contiguous. x, y, dout, out: fp32 or bf16 (fp64 on the CPU), each of its own dtype; scale,
+// shift, gate (B, d) and what is saved or summed over tokens: fp32 (fp64 where x is).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace pom::ops::detail {
+
+struct NormForward {
+  at::Tensor out;         // (B, N, d) of `out_dtype`
+  at::Tensor mean, rstd;  // (B, N)
+};
+struct NormBackward {
+  at::Tensor dx;              // (B, N, d), of x's dtype
+  at::Tensor dscale, dshift;  // (B, d)
+};
+struct GateBackward {
+  at::Tensor dy;     // (B, N, d), of y's dtype
+  at::Tensor dgate;  // (B, d)
+};
+
+NormForward modulated_norm_forward_cpu(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                                       double eps, at::ScalarType out_dtype);
+NormBackward modulated_norm_backward_cpu(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& scale,
+                                         const at::Tensor& mean, const at::Tensor& rstd);
+at::Tensor gated_add_forward_cpu(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                 double base);
+GateBackward gated_add_backward_cpu(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
+                                    double base);
+
+#ifdef POM_WITH_CUDA  // sums over tokens in a fixed order: equal bits from run to run
+NormForward modulated_norm_forward_cuda(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                                        double eps, at::ScalarType out_dtype);
+NormBackward modulated_norm_backward_cuda(const at::Tensor& dout, const at::Tensor& x,
+                                          const at::Tensor& scale, const at::Tensor& mean,
+                                          const at::Tensor& rstd);
+at::Tensor gated_add_forward_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                  double base);
+GateBackward gated_add_backward_cuda(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
+                                     double base);
+#endif
+
+}  // namespace pom::ops::detail
