@@ -45,6 +45,9 @@ struct Command {
 
 Command sample_command();
 Command reproduce_command();
+Command train_command();
+Command eval_command();
+Command dataset_command();
 Command info_command();
 Command doctor_command();
 

@@ -111,6 +111,10 @@ void Flags::positional(std::string_view field) {
   positionals_.emplace_back(field);
 }
 
+void Flags::repeated(std::string_view field) {
+  repeated_.emplace_back(field);
+}
+
 std::string Flags::names(const Field& field) const {
   if (std::ranges::find(positionals_, field.name) != positionals_.end()) return std::string(field.name);
   for (const auto& [name, letter] : letters_)
@@ -122,6 +126,21 @@ void Flags::add_field(const Field& field, bool& value) {
   app_.add_flag_callback(
           names(field), [&value] { value = true; }, std::string(field.help))
       ->group(std::string(field.group.empty() ? "Options" : field.group));
+}
+
+void Flags::add_field(const Field& field, std::vector<std::string>& value) {
+  const auto read = [field, &value](const std::string& text) { parse_value(field, text, value); };
+  if (std::ranges::find(repeated_, field.name) == repeated_.end())
+    return add_option(field, default_text(field, value), type_letter(value), read);
+  const auto parse = [&value](const CLI::results_t& results) {
+    value.insert(value.end(), results.begin(), results.end());
+    return true;
+  };
+  app_.add_option(names(field), parse, std::string(field.help))
+      ->type_name(std::string(field.value))
+      ->group(std::string(field.group.empty() ? "Options" : field.group))
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 void Flags::add_option(const Field& field, const std::string& default_value, std::string_view value_name,

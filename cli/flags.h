@@ -58,9 +58,12 @@ class Flags {
   // Called before add(): a letter that stands for a field, or an argument without a flag.
   void letter(std::string_view field, char letter);
   void positional(std::string_view field);
+  // A list of texts of which each use of the flag adds one, commas and all.
+  void repeated(std::string_view field);
 
  private:
   void add_field(const Field& field, bool& value);
+  void add_field(const Field& field, std::vector<std::string>& value);
   template <class Value>
   void add_field(const Field& field, Value& value) {
     add_option(field, default_text(field, value), type_letter(value),
@@ -82,7 +85,7 @@ class Flags {
 
   CLI::App& app_;
   std::vector<std::pair<std::string, char>> letters_;
-  std::vector<std::string> positionals_;
+  std::vector<std::string> positionals_, repeated_;
 };
 
 }  // namespace pom::cli

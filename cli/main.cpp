@@ -25,9 +25,17 @@ struct Entry {
   Action action;
 };
 
+std::vector<Command> all_commands() {
+  return {sample_command(), reproduce_command(),
+#ifdef POM_WITH_TRAIN  // which needs toml++
+          train_command(),
+#endif
+          eval_command(),   dataset_command(),   info_command(), doctor_command()};
+}
+
 std::vector<Entry> declare_commands(CLI::App& program) {
   std::vector<Entry> entries;
-  for (const Command& command : {sample_command(), reproduce_command(), info_command(), doctor_command()}) {
+  for (const Command& command : all_commands()) {
     CLI::App* app = program.add_subcommand(command.name, command.summary);
     app->set_help_flag("-h,--help", "this text")->group("Other");
     app->allow_extras();  // reported below, with what may have been meant

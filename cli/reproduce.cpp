@@ -15,6 +15,7 @@
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "pom/base/build_info.h"
+#include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/io/picture.h"
 
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 using generate::Engine, generate::Origin, generate::Picture;
 
 struct ReproduceOptions {
-  std::string picture, model, output;
+  std::string picture, model, device = "cpu", output;
   std::int64_t threads = 0;
   bool yes = false, json = false;
 
@@ -46,6 +47,7 @@ struct ReproduceOptions {
         output);
     visit(Field{.name = "yes", .help = "replace the file that is there", .group = "Result"}, yes);
     visit(Field{.name = "json", .help = "the result as one JSON object", .group = "Result"}, json);
+    visit(generate::device_field("How to work"), device);
     visit(Field{.name = "threads",
                 .help = "unless told, one for each core",
                 .value = "N",
@@ -177,12 +179,14 @@ bool compare_weights(const Engine& engine, const Origin& origin) {
 
 int reproduce(const ReproduceOptions& options) {
   if (options.picture.empty()) throw UsageError("expected a picture, got nothing");
+  as_usage([&] { generate::device_named(options.device, "reproduce"); });
   const Source source = read_source(options.picture);
   const io::Image before = io::read_picture(options.picture);
   check_output(options);
   set_threads(options.threads);
-  Engine engine(options.model.empty() ? find_model(source.origin.model, options.picture)
-                                      : fs::path(options.model));
+  Engine engine(
+      options.model.empty() ? find_model(source.origin.model, options.picture) : fs::path(options.model),
+      options.device);
   check_one_picture(engine, source);
   const bool same_weights = compare_weights(engine, source.origin);
   const StopSignals signals;

@@ -14,6 +14,7 @@
 #include "cli/values.h"
 #include "pom/base/build_info.h"
 #include "pom/base/progress.h"
+#include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/metadata.h"
 #include "pom/io/picture.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 using generate::Engine, generate::Picture, generate::Request;
 
 struct SampleOptions {
-  std::string model, output, size, memory_limit;
+  std::string model, device = "cpu", output, size, memory_limit;
   Request request;
   std::int64_t preview = 0, batch = 0, threads = 0;
   bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
@@ -72,6 +73,7 @@ struct SampleOptions {
                 .help = "only forecast time and memory; exit 1 where it would not fit",
                 .group = work},
           dry_run);
+    visit(generate::device_field(work), device);
     visit(Field{.name = "batch",
                 .help = "pictures at a time; unless told, what memory and speed suggest",
                 .value = "N",
@@ -279,6 +281,10 @@ int forecast(Run& run) {
   print(f.seconds > 0
             ? "time      about " + seconds_text(f.seconds) + " (" + amount_text(f.macs) + " multiply-adds)"
             : "time      not measured (" + amount_text(f.macs) + " multiply-adds)");
+  if (f.peak_bytes == 0) {
+    print("memory    not forecast on " + run.engine.device());
+    return Exit::ok;
+  }
   print("memory    " + bytes_text(static_cast<double>(f.peak_bytes)) + " at most, of " +
         bytes_text(static_cast<double>(f.free_bytes)));
   print(f.fits ? "it fits" : "it does not fit: " + advice(run, f));
@@ -298,7 +304,8 @@ void remark_before(const Run& run) {
 int sample(const SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected the folder of a model, got nothing");
   set_threads(options.threads);
-  Engine engine{fs::path(options.model)};
+  as_usage([&] { generate::device_named(options.device, "sample"); });
+  Engine engine(options.model, options.device);
   Run run = prepare(options, engine);
   if (options.dry_run) return forecast(run);
   plan_output(run);

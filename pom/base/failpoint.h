@@ -2,14 +2,20 @@
 // Off, and no more than a load of a pointer, unless POM_FAILPOINT names one before the program starts:
 //
 //   POM_FAILPOINT=atomic_file.rename:3        the third time, kill -9 this very process
-//   POM_FAILPOINT=atomic_file.write:1:ENOSPC  the first time, the call fails with that errno
+//   POM_FAILPOINT=atomic_file.write:1:ENOSPC  the first time, the call fails with that errno (or its number)
+//
+// A value of another form is a pom::Error at the first use. A name that no place has never comes: who kills
+// has to see that the process died.
 #pragma once
 
 #include <string_view>
 
 namespace pom {
 
-// Returns 0, or the errno with which the caller should fail; or does not return.
+// Returns 0, or the errno with which the caller should fail; or does not return. From any thread.
 int failpoint(std::string_view name);
+
+// Whether POM_FAILPOINT names this place: for callers who would first do half of their work.
+bool failpoint_is_set(std::string_view name);
 
 }  // namespace pom

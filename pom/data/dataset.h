@@ -15,7 +15,7 @@ namespace pom::data {
 // "data" of a recipe.
 struct DataConfig {
   std::string kind = "shapes";
-  std::string path;                           // of folder and latents
+  std::string path = {};                      // of folder and latents
   std::vector<std::int64_t> size = {64, 64};  // width, height in pixels, of what training sees
   bool flip = false;                          // half of the pictures are mirrored
   std::int64_t validation = 512;              // examples held back from training, for the validation loss
@@ -44,6 +44,9 @@ struct DataConfig {
   }
 };
 
+// That `size` is a width and a height of a picture that memory can hold; errors begin with "data: size".
+void check_picture_size(const DataConfig& config);
+
 struct Example {
   at::Tensor picture;  // (C, H, W): uint8 of a picture, fp32 of a latent
   std::int64_t label = 0;
@@ -54,7 +57,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Examples; 0: without end, every number gives one.
+  // Examples; 0: without end, every number gives one (or, of a validation that was not asked for, none).
   virtual std::int64_t size() const = 0;
   virtual const std::vector<std::string>& classes() const = 0;
   // (C, H, W) of every example, and whether they are latents (fp32) or pictures (uint8).

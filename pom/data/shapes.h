@@ -23,7 +23,7 @@ struct Shape {
   std::int64_t background = 0;  // of background_names()
   float x = 0, y = 0;           // centre, from the middle of the picture
   float radius = 0.3f;
-  float angle = 0;
+  float angle = 0;          // against the clock
   float colour[3] = {};     // 0 to 1, near its hue
   float ground[2][3] = {};  // the tints of the background
   float ground_angle = 0, ground_cycles = 0;

@@ -9,6 +9,7 @@
 #include "pom/diffusion/guidance.h"
 #include "pom/diffusion/noise.h"
 #include "pom/generate/classes.h"
+#include "pom/generate/device.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/pictures.h"
 #include "pom/generate/plan.h"
@@ -51,8 +52,12 @@ std::vector<std::int64_t> class_numbers(std::span<const Request> pictures, const
 
 }  // namespace
 
-Engine::Impl::Impl(const fs::path& where)
-    : folder(where), weights_path(where / weights_file), config(read_config(where)), name(config.name) {
+Engine::Impl::Impl(const fs::path& where, c10::Device device)
+    : folder(where),
+      weights_path(where / weights_file),
+      device(device),
+      config(read_config(where)),
+      name(config.name) {
   if (name.empty()) name = folder_name(folder);
   codec = codecs::make_codec(config.codec, config.network.channels);
   check_weights_file(weights_path, config.network);
@@ -66,7 +71,14 @@ models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
   const auto found = denoisers.find(dtype);
   if (found != denoisers.end()) return found->second;
   models::Weights weights = models::read_weights(weights_path, config.network, std::nullopt);
+  if (!device.is_cpu())
+    for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
   return denoisers.emplace(dtype, models::Denoiser(config.network, std::move(weights), dtype)).first->second;
+}
+
+Plan Engine::Impl::plan(const Request& request, std::int64_t pictures, const Limits& limits) const {
+  if (!device.is_cpu()) return make_gpu_plan(config, *codec, request, pictures, limits);
+  return make_plan(config, *codec, request, pictures, limits, stored_bytes(request));
 }
 
 at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const Hooks& hooks) {
@@ -82,7 +94,7 @@ at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const H
   for (const Request& picture : pictures) seeds.push_back(static_cast<std::uint64_t>(picture.seed));
   at::Tensor noise =
       at::empty({static_cast<std::int64_t>(seeds.size()), config.network.channels, height, width},
-                at::TensorOptions(at::kFloat));
+                at::TensorOptions(at::kFloat).device(device));
   diffusion::fill_latents(noise, seeds);
   const diffusion::PairModel model = [&](const at::Tensor& x, double t, bool both) {
     if (hooks.before) hooks.before();
@@ -96,14 +108,15 @@ at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const H
 
 std::vector<Picture> Engine::Impl::decode(const at::Tensor& latents, std::span<const Request> pictures,
                                           std::int64_t first) const {
-  std::vector<io::Image> images = to_images(codec->decode(latents), pictures.data());
+  std::vector<io::Image> images = to_images(codec->decode(latents.to(at::kCPU)), pictures.data());
   std::vector<Picture> out;
   for (std::size_t i = 0; i < images.size(); ++i)
     out.push_back({std::move(images[i]), pictures[i], first + static_cast<std::int64_t>(i)});
   return out;
 }
 
-Engine::Engine(const fs::path& folder) : impl_(std::make_unique<Impl>(folder)) {}
+Engine::Engine(const fs::path& folder, std::string_view device)
+    : impl_(std::make_unique<Impl>(folder, device_named(device, "sample"))) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
@@ -117,6 +130,9 @@ const fs::path& Engine::folder() const {
 const std::string& Engine::name() const {
   return impl_->name;
 }
+std::string Engine::device() const {
+  return impl_->device.str();
+}
 const std::string& Engine::weights_hash() const {
   if (impl_->hash.empty()) impl_->hash = io::sha256_file(impl_->weights_path);
   return impl_->hash;
@@ -129,9 +145,8 @@ std::vector<Request> Engine::resolve(const Request& request) const {
 void Engine::run(const Request& request, const Limits& limits, const Observer& observer) {
   const std::vector<Request> pictures = resolve(request);
   const Request& r = pictures.front();
-  const std::int64_t stored = impl_->stored_bytes(r);
-  const Plan plan = make_plan(impl_->config, *impl_->codec, r, std::ssize(pictures), limits, stored);
-  check(plan.fits, refusal(plan, advice(impl_->config, *impl_->codec, r, plan, stored)));
+  const Plan plan = impl_->plan(r, std::ssize(pictures), limits);
+  if (!plan.fits) fail(refusal(plan, advice(impl_->config, *impl_->codec, r, plan, impl_->stored_bytes(r))));
   const std::int64_t total = plan.batches * diffusion::evaluations(*r.sampler, sampler_options(r));
   std::int64_t done = 0;
   for (std::int64_t i = 0; i < plan.batches; ++i) {

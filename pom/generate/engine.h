@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pom/generate/folder.h"
@@ -18,7 +19,7 @@ namespace pom::generate {
 // How to work, which changes no pixel.
 struct Limits {
   std::int64_t batch = 0;         // pictures at a time, at most; 0: as many as memory and speed suggest
-  std::int64_t memory_bytes = 0;  // what the process may take in all; 0: what the machine has free
+  std::int64_t memory_bytes = 0;  // what the process may take in all, without a GPU's; 0: what is free
 };
 
 struct Picture {
@@ -44,7 +45,7 @@ struct Stopped {};  // thrown where Observer::stop was set
 struct Forecast {
   std::int64_t pictures = 0, batch = 0, evaluations = 0;  // evaluations of the network, over all batches
   double macs = 0, seconds = 0;  // of the run; seconds from a short measurement on this machine
-  std::int64_t peak_bytes = 0;   // of the process at its largest
+  std::int64_t peak_bytes = 0;   // of the process at its largest; 0 on a GPU, where it is not forecast
   std::int64_t free_bytes =
       0;  // what the process may take: the limit, or what it has and the machine has free
   bool fits = true;
@@ -53,7 +54,8 @@ struct Forecast {
 
 class Engine {
  public:
-  explicit Engine(const std::filesystem::path& folder);
+  // `device` is where the network runs (device.h): noise is made on the host and pictures come back to it.
+  explicit Engine(const std::filesystem::path& folder, std::string_view device = "cpu");
   ~Engine();
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
@@ -61,6 +63,7 @@ class Engine {
   const ModelConfig& config() const;
   const std::filesystem::path& folder() const;
   const std::string& name() const;
+  std::string device() const;               // "cpu", "cuda:0"
   const std::string& weights_hash() const;  // SHA-256 of model.safetensors, computed when first asked for
 
   // The single pictures a request stands for, complete, in the order they are made. Every mistake in a

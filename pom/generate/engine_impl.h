@@ -15,14 +15,16 @@
 #include "pom/diffusion/path.h"
 #include "pom/diffusion/sampler.h"
 #include "pom/generate/engine.h"
+#include "pom/generate/plan.h"
 #include "pom/models/denoiser.h"
 
 namespace pom::generate {
 
 struct Engine::Impl {
-  explicit Impl(const std::filesystem::path& folder);
+  Impl(const std::filesystem::path& folder, c10::Device device);
 
   std::filesystem::path folder, weights_path;
+  c10::Device device;
   ModelConfig config;
   std::string name, hash;
   std::unique_ptr<codecs::Codec> codec;
@@ -31,13 +33,14 @@ struct Engine::Impl {
   // Of the weights that a run of this dtype reads first; 0 where its network is in memory already.
   std::int64_t stored_bytes(const Request& request) const;
   models::Denoiser& denoiser(at::ScalarType dtype);
+  Plan plan(const Request& request, std::int64_t pictures, const Limits& limits) const;
 
   struct Hooks {
     std::function<void()> before, after;  // each evaluation of the network; may throw
     diffusion::OnStep on_step;
   };
-  // Latents (B, C, H, W) of complete requests that differ in class and seed alone. A picture's bits do not
-  // depend on the others.
+  // Latents (B, C, H, W), on the device, of complete requests that differ in class and seed alone. A
+  // picture's bits do not depend on the others.
   at::Tensor sample_batch(std::span<const Request> pictures, const Hooks& hooks);
   struct Speed {
     double setup = 0;    // seconds of a batch before its first evaluation

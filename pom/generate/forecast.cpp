@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include <torch/cuda.h>
+
 #include "pom/base/error.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/plan.h"
@@ -74,6 +76,7 @@ Engine::Impl::Speed Engine::Impl::measure(std::span<const Request> probe) {
     if (done >= least && seconds_since(start) > speed.setup + patience) throw Enough();
   };
   hooks.after = [&] {  // what the sampler does between two evaluations counts with the later one
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());  // it only has been asked to compute
     Tally& tally = done == 0 ? first : later;
     tally.seconds += seconds_since(std::exchange(last, Clock::now()));
     tally.rows += static_cast<double>((guidance.acts_at(times[done]) ? 2 : 1) * probe.size());
@@ -97,8 +100,7 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   const ModelConfig& config = impl_->config;
   const codecs::Codec& codec = *impl_->codec;
   const Request& r = pictures.front();
-  const std::int64_t stored = impl_->stored_bytes(r);
-  const Plan plan = make_plan(config, codec, r, std::ssize(pictures), limits, stored);
+  const Plan plan = impl_->plan(r, std::ssize(pictures), limits);
 
   Forecast f;
   f.pictures = plan.pictures;
@@ -110,7 +112,7 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   f.free_bytes = plan.free_bytes;
   f.fits = plan.fits;
   if (!f.fits) {
-    f.advice = advice(config, codec, r, plan, stored);
+    f.advice = advice(config, codec, r, plan, impl_->stored_bytes(r));
     return f;
   }
   const std::vector<Request> probe =
@@ -121,6 +123,7 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   const Impl::Speed speed = impl_->measure(probe);
   f.seconds = making + speed.first + static_cast<double>(plan.batches) * speed.setup +
               speed.per_mac * f.macs + speed.decode * static_cast<double>(plan.pictures);
+  if (!impl_->device.is_cpu()) return f;
   // What the process has now holds the buffers of the probe, which grow to those of a batch.
   const std::int64_t more = run_memory(config, codec, r, 0).of(plan.batch) -
                             run_memory(config, codec, probe.front(), 0).of(std::ssize(probe));

@@ -13,7 +13,7 @@ namespace pom::generate {
 namespace {
 
 // Fewer tokens at a time leave the matrix products short of work.
-constexpr std::int64_t tokens_in_flight = 1024;
+constexpr std::int64_t tokens_in_flight = 1024, gpu_tokens_in_flight = 1 << 16;
 
 std::string bytes_text(std::int64_t bytes) {
   constexpr double mib = 1 << 20, gib = 1 << 30;
@@ -22,10 +22,18 @@ std::string bytes_text(std::int64_t bytes) {
   return pom::detail::concat(std::round(size / gib * 100) / 100, " GiB");
 }
 
-std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request) {
+std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
+                             std::int64_t in_flight) {
   const std::int64_t tokens = config.network.tokens(*request.height / factor, *request.width / factor);
   const std::int64_t each = tokens * rows_of(request);
-  return (tokens_in_flight + each - 1) / each;
+  return (in_flight + each - 1) / each;
+}
+
+// At most `most` at a time, in batches of nearly one size.
+void cut(Plan& plan, std::int64_t most) {
+  plan.batch = std::max<std::int64_t>(1, std::min(most, plan.pictures));
+  plan.batches = (plan.pictures + plan.batch - 1) / plan.batch;
+  plan.batch = (plan.pictures + plan.batches - 1) / plan.batches;
 }
 
 }  // namespace
@@ -70,12 +78,20 @@ Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Requ
   plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
   const std::int64_t room = plan.free_bytes - have - memory.of(0);
   const std::int64_t most =
-      limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request);
-  plan.batch = std::max<std::int64_t>(1, std::min({most, pictures, room / memory.per_picture}));
-  plan.batches = (pictures + plan.batch - 1) / plan.batch;
-  plan.batch = (pictures + plan.batches - 1) / plan.batches;
+      limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request, tokens_in_flight);
+  cut(plan, std::min(most, room / memory.per_picture));
   plan.peak_bytes = have + memory.of(plan.batch);
   plan.fits = plan.peak_bytes <= plan.free_bytes;
+  return plan;
+}
+
+Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                   std::int64_t pictures, const Limits& limits) {
+  check(limits.batch >= 0, "sample: batch: expected at least 1, got ", limits.batch);
+  Plan plan;
+  plan.pictures = pictures;
+  cut(plan, limits.batch > 0 ? limits.batch
+                             : batch_for_speed(config, codec.factor(), request, gpu_tokens_in_flight));
   return plan;
 }
 

@@ -38,6 +38,10 @@ struct Plan {
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                std::int64_t pictures, const Limits& limits, std::int64_t stored);
 
+// The same for a GPU, whose memory is not counted: batches as large as it needs to be busy.
+Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                   std::int64_t pictures, const Limits& limits);
+
 // Which flag would make a single picture of the request fit; empty where none would.
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                    const Plan& plan, std::int64_t stored);

@@ -41,9 +41,10 @@ std::string list_of(const std::vector<Request>& requests) {
 
 class PythonEngine : public torch::CustomClassHolder {
  public:
-  explicit PythonEngine(const std::string& folder) : engine_(folder) {}
+  PythonEngine(const std::string& folder, const std::string& device) : engine_(folder, device) {}
 
   std::string name() { return engine_.name(); }
+  std::string device() { return engine_.device(); }
   std::string weights_hash() {
     const std::lock_guard alone(one_at_a_time_);
     return engine_.weights_hash();
@@ -84,8 +85,9 @@ class PythonEngine : public torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(pom, m) {
   m.class_<PythonEngine>("Engine")
-      .def(torch::init<std::string>())
+      .def(torch::init<std::string, std::string>())
       .def("name", &PythonEngine::name)
+      .def("device", &PythonEngine::device)
       .def("weights_hash", &PythonEngine::weights_hash)
       .def("config", &PythonEngine::config)
       .def("resolve", &PythonEngine::resolve)

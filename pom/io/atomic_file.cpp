@@ -1,4 +1,4 @@
-// The steps of an atomic write, one function each, so that tests of crashes can be put between them.
+// The steps of an atomic write, one function each, with a failpoint before it: tests of crashes stop there.
 #include "pom/io/atomic_file.h"
 
 #include <cerrno>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "pom/base/error.h"
+#include "pom/base/failpoint.h"
 
 namespace pom::io {
 namespace {
@@ -27,18 +28,39 @@ int write_all(int fd, std::span<const std::byte> bytes) {
   return 0;
 }
 
-int sync_file(int fd) {
+// As write_all, and where it is to fail, with half of the bytes written: a file that is really torn.
+int write_piece(int fd, std::span<const std::byte> bytes) {
+  if (!failpoint_is_set("atomic_file.write")) return write_all(fd, bytes);
+  const std::size_t half = bytes.size() / 2;
+  if (const int error = write_all(fd, bytes.first(half))) return error;
+  if (const int error = failpoint("atomic_file.write")) return error;
+  return write_all(fd, bytes.subspan(half));
+}
+
+int sync(int fd) {
   while (::fsync(fd) != 0)
     if (errno != EINTR) return errno;
   return 0;
 }
 
+int sync_file(int fd) {
+  if (const int error = failpoint("atomic_file.sync")) return error;
+  return sync(fd);
+}
+
+int close_file(detail::FileDescriptor& file) {
+  if (const int error = failpoint("atomic_file.close")) return error;
+  return file.close() ? 0 : errno;
+}
+
 int rename_within(int folder, const std::string& from, const std::string& to) {
+  if (const int error = failpoint("atomic_file.rename")) return error;
   return ::renameat(folder, from.c_str(), folder, to.c_str()) == 0 ? 0 : errno;
 }
 
 int sync_folder(int folder) {
-  const int error = sync_file(folder);
+  if (const int error = failpoint("atomic_file.sync_folder")) return error;
+  const int error = sync(folder);
   return error == EINVAL ? 0 : error;  // some file systems cannot sync a folder, and say so this way
 }
 
@@ -81,6 +103,8 @@ void AtomicFile::refuse_special_file() {
 }
 
 void AtomicFile::create_temporary() {
+  constexpr std::string_view step = "create a temporary file in its folder";
+  if (const int error = failpoint("atomic_file.create")) fail(step, error);
   for (int attempt = 0;; ++attempt) {
     const std::string name = random_temporary_name();
     // openat and not mkstemp: the file shall have the permissions of any new file, not 0600.
@@ -90,19 +114,19 @@ void AtomicFile::create_temporary() {
       temporary_ = name;
       return;
     }
-    if (errno != EEXIST || attempt == 16) fail("create a temporary file in its folder", errno);
+    if (errno != EEXIST || attempt == 16) fail(step, errno);
   }
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   check(file_.is_open(), "atomic write: ", path_.string(), ": write after commit or after a failure");
-  if (const int error = write_all(file_.get(), bytes)) fail("write", error);
+  if (const int error = write_piece(file_.get(), bytes)) fail("write", error);
 }
 
 void AtomicFile::commit() {
   check(file_.is_open(), "atomic write: ", path_.string(), ": commit after commit or after a failure");
   if (const int error = sync_file(file_.get())) fail("sync", error);
-  if (!file_.close()) fail("close", errno);
+  if (const int error = close_file(file_)) fail("close", error);
   if (const int error = rename_within(folder_.get(), temporary_, name_)) fail("rename into place", error);
   temporary_.clear();
   if (const int error = sync_folder(folder_.get())) fail("sync its folder", error);

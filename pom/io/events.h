@@ -15,9 +15,13 @@ namespace pom::io {
 
 class EventWriter {
  public:
-  // A new file events.out.tfevents.<seconds>.<suffix> in a folder that exists. `seconds` is the wall time.
+  // A new file events.out.tfevents.<seconds>.<suffix> in a folder that exists, with .001, .002, … behind it
+  // where there is one already. `seconds` is the wall time.
   EventWriter(const std::filesystem::path& folder, double seconds, std::string_view suffix = "pom");
 
+  // Each is a record that is whole in the file, for whoever reads along, when the call returns. A failure is
+  // a pom::Error, after which the file ends with the record before, and the next may be tried. TensorBoard
+  // keeps scalars as floats; tags and texts are UTF-8.
   void scalar(std::string_view tag, double value, std::int64_t step, double seconds);
   void text(std::string_view tag, std::string_view text, std::int64_t step, double seconds);
   // A picture as the bytes of its PNG file.
@@ -31,6 +35,7 @@ class EventWriter {
 
   std::filesystem::path path_;
   detail::FileDescriptor file_;
+  std::uint64_t size_ = 0;  // of the whole records
 };
 
 // CRC-32C (Castagnoli), and as the record format masks it.

@@ -6,6 +6,7 @@
 
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
+#include "pom/io/field_text.h"
 #include "pom/io/read_file.h"
 
 namespace pom::io {
@@ -73,20 +74,11 @@ Json parse(std::string_view text, std::string_view source) {
 
 // ---- a tree to fields ----
 
-// The beginning of a text, cut between characters: half of one would make the whole message ill-formed.
-std::string beginning(std::string text, std::string_view more) {
-  constexpr std::size_t longest = 60;
-  if (text.size() <= longest) return text;
-  std::size_t end = longest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end).append(more);
-}
-
 // A value as a message shows it.
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
-  return beginning(value.dump(-1, ' ', false, Json::error_handler_t::replace), "…");
+  return detail::beginning(value.dump(-1, ' ', false, Json::error_handler_t::replace), "…");
 }
 
 // Where a value is: what messages begin with, and its field.
@@ -154,7 +146,7 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
     if (bound == fields.end()) {
       std::vector<std::string> names;
       for (const BoundField& b : fields) names.emplace_back(b.field.name);
-      fail(source, prefix, beginning(key, "…"), ": unknown field", suggestion(key, names));
+      fail(source, prefix, detail::beginning(key, "…"), ": unknown field", suggestion(key, names));
     }
     given.insert(prefix + key);
     const Site site{source + prefix, bound->field};
@@ -213,18 +205,9 @@ std::string pages(const Json& value, const std::string& indent = "") {
     return text + "\n" + indent + "}";
   }
   if (!value.is_array() || value.empty()) return line(value);
-  constexpr std::size_t width = 100;
-  std::string row = inner;
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const std::string element = line(value[i]) + (i + 1 < value.size() ? "," : "");
-    if (row.size() > inner.size() && row.size() + 1 + element.size() > width) {
-      text += row + "\n";
-      row = inner;
-    }
-    row += (row.size() > inner.size() ? " " : "") + element;
-  }
-  if (text.empty()) return "[" + row.substr(inner.size()) + "]";
-  return "[\n" + text + row + "\n" + indent + "]";
+  std::vector<std::string> elements;
+  for (const Json& element : value) elements.push_back(line(element));
+  return detail::list_text(elements, indent);
 }
 
 }  // namespace

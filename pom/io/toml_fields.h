@@ -4,15 +4,20 @@
 // "shapes.toml: line 12: optimizer.lr: expected a number, got "fast"".
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "pom/base/fields.h"
 
 namespace pom::io {
+
+inline constexpr std::size_t max_toml_bytes = std::size_t{16} << 20;
+inline constexpr int max_toml_depth = 32;  // of dotted keys, and of values
 
 // Sets the fields that the text gives and leaves the others; returns the paths of those given ("network",
 // "network.dim"). A struct of fields is a table, [network] or network.dim = 384. An integer is written as
@@ -24,6 +29,13 @@ std::set<std::string> read_toml(std::string_view text, std::span<const BoundFiel
 // field's path.
 std::string set_field(std::string_view assignment, std::span<const BoundField> fields,
                       std::string_view source = "--set");
+
+// The whole file at `path`, which is also the source in messages.
+std::string read_toml_text(const std::filesystem::path& path);
+
+// A field's value as write_toml writes it: 384, "flow", [64, 64]; empty for a struct of fields and for an
+// optional one that is not set.
+std::string toml_value(const BoundField& bound);
 
 // Every field that belongs into files, tables in the order of the struct, each with its help as a comment.
 // What read_toml reads back is equal to the bit, numbers too.

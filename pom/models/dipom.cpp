@@ -1,9 +1,12 @@
 #include "pom/models/dipom.h"
 
+#include <ATen/ops/linear.h>
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
+#include "pom/nn/checkpointed.h"
 #include "pom/nn/embeddings.h"
+#include "pom/ops/training.h"
 
 namespace pom::models {
 
@@ -32,18 +35,31 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   check(y.dim() == 1 && y.size(0) == x.size(0) && y.scalar_type() == at::kLong,
         "DiPoM: y: expected int64 of shape (", x.size(0), "), got ", y.scalar_type(), " of shape ",
         y.sizes());
-  const std::int64_t rows = x.size(2) / config_.patch, columns = x.size(3) / config_.patch;
   const at::Tensor time = nn::time_features(t, config_.dim).to(x.scalar_type());
   const at::Tensor c = classes_emb->forward(y) + time_emb->forward(time);  // (B, d)
-  at::Tensor tokens = in_conv->forward(x).flatten(2).transpose(1, 2);      // (B, N, d)
-  tokens = tokens + positions(rows, columns, tokens);
-  for (const auto& layer : *layers) tokens = layer->as<nn::ModulatedBlock>()->forward(tokens, c);
+  at::Tensor tokens = embed(x);
+  observe("in_conv", tokens);
+  for (std::size_t i = 0; i < layers->size(); ++i) {
+    auto block = layers->ptr<nn::ModulatedBlockImpl>(i);
+    tokens = checkpointing_ ? nn::checkpointed(std::move(block), tokens, c) : block->forward(tokens, c);
+    if (observer_) observe("layers." + std::to_string(i), tokens);
+  }
   const std::vector<at::Tensor> m = out_mod->forward(c).chunk(2, -1);
-  const at::Tensor pixels = out_proj->forward(nn::modulated_norm(tokens, m[0], m[1]));  // (B, N, p * p * C)
-  return unpatchify(pixels, rows, columns, config_.patch);
+  const at::Tensor pixels =
+      out_proj->forward(ops::modulated_norm(tokens, m[0], m[1], nn::kNormEps));  // (B, N, p * p * C)
+  observe("out_proj", pixels);
+  return unpatchify(pixels, x.size(2) / config_.patch, x.size(3) / config_.patch, config_.patch);
 }
 
-at::Tensor DiPoMImpl::positions(std::int64_t rows, std::int64_t columns, const at::Tensor& like) {
+// The convolution as one product, whose gradients are deterministic on every device.
+at::Tensor DiPoMImpl::embed(const at::Tensor& x) {
+  const at::Tensor tokens = at::linear(patchify(x, config_.patch), in_conv->weight.flatten(1), in_conv->bias);
+  return tokens + positions(x.size(2) / config_.patch, x.size(3) / config_.patch);
+}
+
+// Of the weights' dtype: the stream stays in it where autocast computes the products in another.
+at::Tensor DiPoMImpl::positions(std::int64_t rows, std::int64_t columns) {
+  const at::Tensor& like = in_conv->weight;
   const bool same = positions_.defined() && rows == rows_ && columns == columns_ &&
                     positions_.scalar_type() == like.scalar_type() && positions_.device() == like.device();
   if (!same) {
@@ -51,6 +67,10 @@ at::Tensor DiPoMImpl::positions(std::int64_t rows, std::int64_t columns, const a
     rows_ = rows, columns_ = columns;
   }
   return positions_;
+}
+
+void DiPoMImpl::observe(std::string_view layer, const at::Tensor& out) const {
+  if (observer_) observer_(layer, out);
 }
 
 Weights DiPoMImpl::weights() const {
@@ -63,6 +83,13 @@ void DiPoMImpl::set_weights(const Weights& weights) {
   check_weights(weights, config_, "DiPoM: weights");
   torch::NoGradGuard no_grad;
   for (auto& item : named_parameters()) item.value().copy_(weights.at(item.key()));
+}
+
+at::Tensor patchify(const at::Tensor& x, std::int64_t patch) {
+  const std::int64_t B = x.size(0), C = x.size(1), rows = x.size(2) / patch, columns = x.size(3) / patch;
+  return x.reshape({B, C, rows, patch, columns, patch})
+      .permute({0, 2, 4, 1, 3, 5})
+      .reshape({B, rows * columns, C * patch * patch});
 }
 
 at::Tensor unpatchify(const at::Tensor& tokens, std::int64_t rows, std::int64_t columns, std::int64_t patch) {

@@ -2,6 +2,9 @@
 // goes through Denoiser, which computes the same from the same weights.
 #pragma once
 
+#include <functional>
+#include <string_view>
+
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
@@ -21,6 +24,15 @@ class DiPoMImpl : public torch::nn::Module {
 
   const NetworkConfig& config() const { return config_; }
 
+  // Keeps of every block only what goes into it, and computes the block again in the backward pass: the same
+  // gradients, bit for bit, in less memory. Gradients of second order are refused.
+  void set_checkpointing(bool on) { checkpointing_ = on; }
+  bool checkpointing() const { return checkpointing_; }
+
+  // Called with what "in_conv", "layers.0", …, "out_proj" give, in this order; empty for none.
+  using Observer = std::function<void(std::string_view layer, const at::Tensor& out)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
   // Copies of all parameters by name, and back: names, shapes and nothing else must be the network's.
   Weights weights() const;
   void set_weights(const Weights& weights);
@@ -33,13 +45,20 @@ class DiPoMImpl : public torch::nn::Module {
   torch::nn::Linear out_proj{nullptr};
 
  private:
-  at::Tensor positions(std::int64_t rows, std::int64_t columns, const at::Tensor& like);
+  at::Tensor embed(const at::Tensor& x);  // (B, C, H, W) -> (B, N, d), positions added
+  at::Tensor positions(std::int64_t rows, std::int64_t columns);
+  void observe(std::string_view layer, const at::Tensor& out) const;
 
   NetworkConfig config_;
+  bool checkpointing_ = false;
+  Observer observer_;
   at::Tensor positions_;  // of the last size
   std::int64_t rows_ = 0, columns_ = 0;
 };
 TORCH_MODULE(DiPoM);
+
+// Pixels to tokens in the order of a convolution's weights: (B, C, h * p, w * p) -> (B, h * w, C * p * p).
+at::Tensor patchify(const at::Tensor& x, std::int64_t patch);
 
 // Tokens to pixels, channel fastest: (B, h * w, p * p * C) -> (B, C, h * p, w * p).
 at::Tensor unpatchify(const at::Tensor& tokens, std::int64_t rows, std::int64_t columns, std::int64_t patch);

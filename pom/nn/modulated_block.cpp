@@ -1,19 +1,22 @@
 #include "pom/nn/modulated_block.h"
 
-#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/silu.h>
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/training.h"
 
 namespace pom::nn {
+namespace {
+
+torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
+  return silu_linear->at<torch::nn::LinearImpl>(1);
+}
+
+}  // namespace
 
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out) {
   return torch::nn::Sequential(torch::nn::SiLU(), torch::nn::Linear(in, out));
-}
-
-at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift) {
-  const at::Tensor normal = at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEps);
-  return normal * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1);
 }
 
 ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o) : gate_base_(o.attention ? 0.0 : 1.0) {
@@ -30,12 +33,14 @@ ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o) : gate_base_(o.att
 }
 
 at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c) {
-  const std::vector<at::Tensor> m = cond_mlp->forward(c).chunk(4, -1);  // scale, shift; scale, shift: (B, d)
-  const std::vector<at::Tensor> g =
-      (gate_base_ + gate_mlp->forward(c)).unsqueeze(1).chunk(2, -1);  // (B, 1, d)
-  const at::Tensor normal = modulated_norm(x, m[0], m[1]);
-  const at::Tensor mixed = x + (attn ? attn->forward(normal) : pom->forward(normal)) * g[0];
-  return mixed + ffw->forward(modulated_norm(mixed, m[2], m[3])) * g[1];
+  const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
+  const std::vector<at::Tensor> m =
+      linear_of(cond_mlp).forward(s).chunk(4, -1);  // scale, shift; scale, shift
+  const std::vector<at::Tensor> g = linear_of(gate_mlp).forward(s).chunk(2, -1);  // (B, d)
+  const at::Tensor normal = ops::modulated_norm(x, m[0], m[1], kNormEps);
+  const at::Tensor mixed = attn ? attn->forward(normal) : pom->forward(normal);
+  const auto [stream, again] = ops::gated_add_norm(x, mixed, g[0], gate_base_, m[2], m[3], kNormEps);
+  return ops::gated_add(stream, ffw->forward(again), g[1], gate_base_);
 }
 
 }  // namespace pom::nn

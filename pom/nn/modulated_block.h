@@ -34,9 +34,6 @@ class ModulatedBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(ModulatedBlock);
 
-// layer_norm(x) * (1 + scale) + shift; scale and shift (B, d).
-at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift);
-
 // SiLU, then Linear, so that the matrix is called ".1".
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out);
 

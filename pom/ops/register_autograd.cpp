@@ -11,6 +11,7 @@
 #include "pom/base/error.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/dispatch.h"
+#include "pom/ops/mixer_cuda.h"
 #include "pom/ops/problem.h"
 
 namespace pom::ops {
@@ -47,12 +48,16 @@ bool concrete(const at::Tensor& t) {
   return !t.key_set().has(c10::DispatchKey::Python) && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-// Full masks and high degrees are differentiated through the composed operations.
-bool composed_only(const char* op, const Mask& mask, std::int64_t order) {
+// Full masks and high degrees are differentiated through the composed operations; on CUDA every mask is.
+bool composed_only(const char* op, const at::Tensor& x, const Mask& mask, const Packing& packing,
+                   std::int64_t order) {
   if (path() == Path::composed) return true;
-  const bool uncovered = mask.is_full() || order > kMaxFusedOrder;
+  const bool uncovered = mask.is_full() || order > kMaxFusedOrder ||
+                         (x.is_cuda() && !cuda::covers(mask, packing, order, x.scalar_type()));
   check(!uncovered || path() != Path::fused, op, ": path: fused was asked for, but ",
-        mask.is_full() ? "a full mask has no fused kernel" : "this order has no fused kernel");
+        mask.is_full()           ? "a full mask has no fused kernel"
+        : order > kMaxFusedOrder ? "this order has no fused kernel"
+                                 : "CUDA has no fused kernel for this mask, packing or dtype");
   return uncovered;
 }
 
@@ -161,7 +166,8 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
 at::Tensor mixer_autograd(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
   refuse_functorch("mixer");
   const bool graph = at::GradMode::is_enabled() && any<wants_grad>(ho, se);
-  if (any<is_dual>(ho, se) || (graph && composed_only("mixer", mask_of(mask, block, window), order))) {
+  if (any<is_dual>(ho, se) ||
+      (graph && composed_only("mixer", ho, mask_of(mask, block, window), packing_of(cu_q, cu_k), order))) {
     if (concrete(ho))
       check_mixer("mixer", ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
     return composed::polynomial_mixer(ho, se, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
@@ -181,7 +187,8 @@ at::Tensor layer_autograd(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT
       any<wants_grad>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
   const bool dual =
       any<is_dual>(xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias);
-  if (dual || (graph && composed_only("mixer_layer", mask_of(mask, block, window), order))) {
+  if (dual || (graph && composed_only("mixer_layer", xq, mask_of(mask, block, window), packing_of(cu_q, cu_k),
+                                      order))) {
     if (concrete(xq))
       check_layer("mixer_layer", xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
     return composed::mixer_layer(xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));

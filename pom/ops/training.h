@@ -1,6 +1,9 @@
 // The parts of a block around its products, with gradients, in one pass over memory each: CPU kernels, CUDA
-// kernels, and composed operations for what neither covers. B pictures, N tokens, d width.
+// kernels, and composed operations for what neither covers. B pictures, N tokens, d width. Gradients of
+// second order and forward mode go through the composed operations.
 #pragma once
+
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -12,5 +15,10 @@ at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at
 
 // x + y * (base + gate): x, y (B, N, d); gate (B, d). The result has the dtype of x.
 at::Tensor gated_add(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate, double base);
+
+// The one after the other, in one pass: the sum, and its modulated norm.
+std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::Tensor& y,
+                                                 const at::Tensor& gate, double base, const at::Tensor& scale,
+                                                 const at::Tensor& shift, double eps);
 
 }  // namespace pom::ops

@@ -20,6 +20,16 @@ struct GateBackward {
   at::Tensor dgate;  // (B, d)
 };
 
+// The two together: sum = x + y * (base + gate), out its modulated norm. `dsum` may be undefined.
+struct GatedNormForward {
+  at::Tensor sum, out;    // (B, N, d), of x's dtype and of y's
+  at::Tensor mean, rstd;  // (B, N)
+};
+struct GatedNormBackward {
+  at::Tensor dx, dy;                 // (B, N, d)
+  at::Tensor dgate, dscale, dshift;  // (B, d)
+};
+
 NormForward modulated_norm_forward_cpu(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                        double eps, at::ScalarType out_dtype);
 NormBackward modulated_norm_backward_cpu(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& scale,
@@ -28,6 +38,13 @@ at::Tensor gated_add_forward_cpu(const at::Tensor& x, const at::Tensor& y, const
                                  double base);
 GateBackward gated_add_backward_cpu(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
                                     double base);
+GatedNormForward gated_add_norm_forward_cpu(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                            double base, const at::Tensor& scale, const at::Tensor& shift,
+                                            double eps);
+GatedNormBackward gated_add_norm_backward_cpu(const at::Tensor& dsum, const at::Tensor& dout,
+                                              const at::Tensor& sum, const at::Tensor& y,
+                                              const at::Tensor& gate, double base, const at::Tensor& scale,
+                                              const at::Tensor& mean, const at::Tensor& rstd);
 
 #ifdef POM_WITH_CUDA  // sums over tokens in a fixed order: equal bits from run to run
 NormForward modulated_norm_forward_cuda(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,

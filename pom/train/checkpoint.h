@@ -2,7 +2,8 @@
 //
 //   checkpoints/step_00001000.safetensors
 //     tensors    "weights/NAME", "ema/NAME", "moment1/NAME", "moment2/NAME" of every parameter NAME
-//     metadata   "format" 1, "state" (JSON of State), "recipe" (TOML), "sha256" of all else
+//     metadata   "format" 1, "state" (JSON of State), "recipe" (TOML), "sha256" of all else: of state, recipe
+//                and of each tensor by name its name, dtype, shape and bytes, each after its length and ":"
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,8 @@ struct Checkpoint {
 // "step_00001000.safetensors"
 std::filesystem::path checkpoint_name(std::int64_t step);
 
-// Whole or not at all, with its digest inside. `folder` exists.
+// Whole or not at all, with its digest inside. `folder` exists. The tensors are fp32 or fp64, and are written
+// from where they are, without a copy.
 void write_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
 
 // Digest, names and shapes are checked: anything that is not what was written is a pom::Error that says how.
@@ -75,7 +77,9 @@ std::optional<Checkpoint> newest_checkpoint(
     const std::filesystem::path& folder,
     const std::function<void(const std::filesystem::path&, const std::string& why)>& on_damaged);
 
-// Removes all but the newest `keep`, and temporaries that a crash has left.
+// Removes all but the newest `keep`, and temporaries that a crash has left: for who holds the run's lock.
+// Newest by step, and newest by the time of writing: they differ where a later one was found damaged and
+// training went on before it, and then both are kept.
 void prune_checkpoints(const std::filesystem::path& folder, std::int64_t keep);
 
 }  // namespace pom::train

@@ -142,6 +142,7 @@ struct LogConfig {
   std::int64_t sample_count = 4;
   std::int64_t checkpoint_every = 1000;
   std::int64_t keep = 3;
+  std::string model_dtype = "bf16";
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -162,6 +163,10 @@ struct LogConfig {
     visit(Field{.name = "checkpoint_every", .help = "steps between checkpoints", .least = 1, .most = 1e9},
           checkpoint_every);
     visit(Field{.name = "keep", .help = "checkpoints that are kept", .least = 1, .most = 1e6}, keep);
+    visit(Field{.name = "model_dtype",
+                .help = "in which the model's weights are stored",
+                .choices = {"bf16", "fp32"}},
+          model_dtype);
   }
 };
 
@@ -203,6 +208,9 @@ Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<co
 // What the fields cannot say one by one: a cooldown longer than the run, sides that the patch does not
 // divide, a batch that accumulate does not divide, ….
 void check_recipe(const Recipe& recipe, std::string_view source);
+
+// Classes and channels as the data has them; an error where the recipe says otherwise.
+void complete_recipe(Recipe& recipe, const data::Dataset& dataset);
 
 // Complete, with every field and its help as a comment; read_recipe gives the same recipe back.
 std::string recipe_text(Recipe recipe);

@@ -45,21 +45,28 @@ def _json(op: str, fields: dict[str, object]) -> str:
 
 
 class Engine:
-    """A model folder (config.json, model.safetensors), ready to draw. Pictures are those of `pom sample`."""
+    """A model folder (config.json, model.safetensors), ready to draw. Pictures are those of `pom sample`.
 
-    def __init__(self, folder: str | os.PathLike):
+    `device` is where the network runs: "cpu", "cuda", "cuda:N" or "auto". Pictures are on the CPU always.
+    """
+
+    def __init__(self, folder: str | os.PathLike, device: str | torch.device = "cpu"):
         if _library.path is None:
             fail(
                 "Engine: libpom.so", "the compiled library", f"none: {_library.reason or 'it is not loaded'}"
             )
         try:
-            self._engine = torch.classes.pom.Engine(os.fspath(folder))
+            self._engine = torch.classes.pom.Engine(os.fspath(folder), str(device))
         except RuntimeError as error:
             raise _ours(error) from None
 
     @property
     def name(self) -> str:
         return self._engine.name()
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self._engine.device())
 
     @property
     def config(self) -> dict:

@@ -69,6 +69,7 @@ def tool(tmp_path_factory):
     program = tmp_path_factory.mktemp("tool") / "safetensors_tool"
     sources = [
         ROOT / "tests/tools/safetensors_tool.cpp",
+        ROOT / "pom/base/failpoint.cpp",
         ROOT / "pom/io/atomic_file.cpp",
         ROOT / "pom/io/json_header.cpp",
     ]

@@ -27,11 +27,11 @@ fuzz() { # fuzz target "source of pom/io ..." "library ..." seed_folder ...
 for target in "${targets[@]}"; do
   case $target in
     safetensors)
-      fuzz safetensors "atomic_file.cpp json_header.cpp safetensors.cpp safetensors_error.cpp safetensors_header.cpp \
-        safetensors_write.cpp" "" "$root/tests/hostile/safetensors" "$root/tests/golden/safetensors" ;;
+      fuzz safetensors "../base/failpoint.cpp atomic_file.cpp json_header.cpp safetensors.cpp safetensors_error.cpp \
+        safetensors_header.cpp safetensors_write.cpp" "" "$root/tests/hostile/safetensors" "$root/tests/golden/safetensors" ;;
     picture)
-      fuzz picture "atomic_file.cpp exif.cpp image.cpp jpeg.cpp json_header.cpp picture.cpp png.cpp png_text.cpp \
-        read_file.cpp safetensors_error.cpp" "-lpng -ljpeg -lz" "$root/tests/golden/pictures" ;;
+      fuzz picture "../base/failpoint.cpp atomic_file.cpp exif.cpp image.cpp jpeg.cpp json_header.cpp picture.cpp png.cpp \
+        png_text.cpp read_file.cpp safetensors_error.cpp" "-lpng -ljpeg -lz" "$root/tests/golden/pictures" ;;
     *)
       echo "tests/fuzz/run.sh: target: expected safetensors or picture, got $target" >&2
       exit 2 ;;

@@ -5,11 +5,13 @@
 #include "pom/base/error.h"
 #include "pom/ops/cpu/dense.h"
 #include "pom/ops/cpu/kernels.h"
+#include "pom/ops/cpu/modulation.h"
 
 namespace pom::ops::cpu {
 
 const Kernels* kernels_base(DType dtype);
 const DenseKernels* dense_base(DType dtype);
+const ModulationKernels* modulation_base(DType stream, DType branch);
 #if defined(POM_X86)
 const Kernels* kernels_avx2(DType dtype);
 const Kernels* kernels_avx512(DType dtype);
@@ -17,6 +19,8 @@ const Kernels* kernels_avx512bf16(DType dtype);
 const DenseKernels* dense_avx2(DType dtype);
 const DenseKernels* dense_avx512(DType dtype);
 const DenseKernels* dense_avx512bf16(DType dtype);
+const ModulationKernels* modulation_avx2(DType stream, DType branch);
+const ModulationKernels* modulation_avx512(DType stream, DType branch);
 #endif
 
 namespace {
@@ -74,6 +78,14 @@ const DenseKernels& dense_table(DType dtype) {
   if (level() >= avx2) return *dense_avx2(dtype);
 #endif
   return *dense_base(dtype);
+}
+
+const ModulationKernels& modulation_table(DType stream, DType branch) {
+#if defined(POM_X86)
+  if (level() >= avx512) return *modulation_avx512(stream, branch);
+  if (level() >= avx2) return *modulation_avx2(stream, branch);
+#endif
+  return *modulation_base(stream, branch);
 }
 
 }  // namespace pom::ops::cpu

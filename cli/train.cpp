@@ -1,0 +1,237 @@
+// `pom train`: a recipe in, a run's folder out.
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/json.h"
+#include "cli/processor.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "cli/values.h"
+#include "pom/generate/device.h"
+#include "pom/train/trainer.h"
+
+namespace pom::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainFlags {
+  std::string recipe, output, init_from, device;
+  std::vector<std::string> set;
+  std::int64_t cooldown = 0, threads = 0;
+  double minutes = 0;
+  bool resume = false, dry_run = false, json = false, quiet = false;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    constexpr std::string_view what = "What to train", where = "Where it goes", work = "How to work";
+    visit(Field{.name = "recipe",
+                .help = "a recipe (recipes/*.toml), or with --resume the folder of a run",
+                .value = "RECIPE",
+                .group = what},
+          recipe);
+    visit(Field{.name = "set",
+                .help = "change a field of the recipe, as optimizer.lr=2e-4; as often as you like",
+                .value = "A.B=C",
+                .group = what},
+          set);
+    visit(Field{.name = "init_from",
+                .help = "start from the weights of a model, which may be of another picture size",
+                .value = "DIR",
+                .group = what},
+          init_from);
+    visit(Field{.name = "output",
+                .help = "folder of the run; unless told, out/runs/NAME",
+                .value = "DIR",
+                .group = where},
+          output);
+    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
+    visit(Field{.name = "quiet", .help = "no progress, no remarks; log.txt has them", .group = where}, quiet);
+    visit(Field{.name = "resume",
+                .help = "go on from the newest checkpoint in the folder that is whole",
+                .group = work},
+          resume);
+    visit(Field{.name = "cooldown",
+                .help = "let the learning rate fall from here on, over N steps, and end there",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 1e9},
+          cooldown);
+    visit(Field{.name = "minutes",
+                .help = "save and leave after so long; --resume goes on",
+                .value = "X",
+                .group = work,
+                .least = 0.001,
+                .most = 1e6},
+          minutes);
+    visit(Field{.name = "dry_run", .help = "only forecast memory and time, from a few steps", .group = work},
+          dry_run);
+    visit(generate::device_field(work), device);
+    visit(Field{.name = "threads",
+                .help = "unless told, the recipe's, or one for each core",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 1024},
+          threads);
+  }
+};
+
+train::Recipe recipe_of(const TrainFlags& flags) {
+  if (flags.recipe.empty()) throw UsageError("expected a recipe, such as recipes/shapes.toml, got nothing");
+  fs::path path = flags.recipe;
+  if (fs::is_directory(path)) {
+    if (!flags.resume)
+      throw UsageError(flags.recipe + " is a folder: expected a recipe, or a run's folder with --resume");
+    path /= "recipe.toml";
+  }
+  std::vector<std::string> sets = flags.set;
+  if (!flags.device.empty()) sets.push_back("run.device=" + flags.device);
+  if (flags.threads > 0) sets.push_back("run.threads=" + std::to_string(flags.threads));
+  return as_usage([&] {
+    const train::Recipe recipe = train::read_recipe(path, sets);
+    generate::device_named(recipe.run.device, "train: run");
+    return recipe;
+  });
+}
+
+fs::path folder_of(const TrainFlags& flags, const train::Recipe& recipe) {
+  if (!flags.output.empty()) return flags.output;
+  if (fs::is_directory(flags.recipe)) return flags.recipe;
+  return fs::path("out") / "runs" / recipe.run.name;
+}
+
+std::string command_line(const TrainFlags& flags) {
+  std::string line = "pom train " + flags.recipe;
+  for (const std::string& text : flags.set) line += " --set " + text;
+  if (flags.resume) line += " --resume";
+  if (!flags.init_from.empty()) line += " --init-from " + flags.init_from;
+  if (flags.cooldown > 0) line += " --cooldown " + std::to_string(flags.cooldown);
+  if (!flags.device.empty()) line += " --device " + flags.device;
+  return line;
+}
+
+int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
+  const train::TrainForecast f = train::forecast(recipe);
+  const double hours = f.seconds_per_step * static_cast<double>(f.steps);
+  if (flags.json) {
+    print(JsonObject()
+              .add("device", f.device)
+              .add("parameters", f.parameters)
+              .add("steps", f.steps)
+              .add("seconds_per_step", f.seconds_per_step)
+              .add("pictures_per_second", f.pictures_per_second)
+              .add("loader_pictures_per_second", f.loader_pictures_per_second)
+              .add("seconds", hours)
+              .add("memory_bytes", f.memory_bytes)
+              .add("checkpoint_bytes", f.checkpoint_bytes)
+              .text());
+    return Exit::ok;
+  }
+  print(detail::concat("device      ", f.device, ", ", recipe.run.precision));
+  print("network     " + amount_text(static_cast<double>(f.parameters)) + " parameters");
+  print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
+                       " pictures, ", amount_text(f.pictures_per_second),
+                       "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)"));
+  print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(hours)));
+  print("memory      " + bytes_text(static_cast<double>(f.memory_bytes)) +
+        " for weights, moments, average, gradients and activations");
+  print(detail::concat("disk        ", bytes_text(static_cast<double>(f.checkpoint_bytes)), " a checkpoint, ",
+                       recipe.log.keep, " kept"));
+  return Exit::ok;
+}
+
+void print_result(const TrainFlags& flags, const train::RunResult& result) {
+  if (!flags.json) return print(result.model.string());
+  const char* end = result.end == train::End::finished  ? "finished"
+                    : result.end == train::End::stopped ? "stopped"
+                                                        : "out of time";
+  print(JsonObject()
+            .add("end", end)
+            .add("step", result.state.step)
+            .add("skipped", result.state.skipped)
+            .add("loss", result.loss)
+            .add("validation_loss", result.validation_loss)
+            .add("seconds", result.state.seconds)
+            .add("model", result.model.string())
+            .text());
+}
+
+int run(const TrainFlags& flags) {
+  const train::Recipe recipe = recipe_of(flags);
+  if (flags.cooldown > 0 && !flags.resume)
+    throw UsageError(
+        "--cooldown: expected with --resume, since it begins at a checkpoint; a recipe's own is "
+        "optimizer.cooldown");
+  set_threads(recipe.run.threads);
+  if (flags.dry_run) return print_forecast(flags, recipe);
+  const StopSignals signals;
+  train::Watch watch;
+  watch.stop = &signals.asked();
+  if (!flags.quiet) {
+    watch.sink = [](std::string_view text) {
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      std::fflush(stderr);
+    };
+    watch.progress = {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "step"};
+    watch.say = [](std::string_view line) { say(line); };
+  }
+  const train::RunResult result = train::train(recipe,
+                                               {.folder = folder_of(flags, recipe),
+                                                .resume = flags.resume,
+                                                .init_from = flags.init_from,
+                                                .cooldown = flags.cooldown,
+                                                .seconds = flags.minutes * 60,
+                                                .command = command_line(flags)},
+                                               watch);
+  print_result(flags, result);
+  if (result.end == train::End::finished) return Exit::ok;
+  say(detail::concat(result.end == train::End::stopped ? "stopped" : "time is up", " and saved at step ",
+                     result.state.step, "; --resume goes on"));
+  return result.end == train::End::stopped ? signals.exit_code() : Exit::ok;
+}
+
+Action declare(Flags& flags) {
+  const auto options = std::make_shared<TrainFlags>();
+  flags.positional("recipe");
+  flags.repeated("set");
+  flags.letter("output", 'o');
+  flags.letter("quiet", 'q');
+  flags.add(*options);
+  return [options] { return run(*options); };
+}
+
+}  // namespace
+
+Command train_command() {
+  return {
+      .name = "train",
+      .summary = "make a model from a recipe",
+      .usage = "train RECIPE.toml [--set A.B=C ...] [--resume] [-o DIR] [flags]",
+      .about =
+          "Trains a network as a recipe says and leaves a run's folder: the resolved recipe, the log (JSON "
+          "lines, "
+          "TensorBoard), sheets of pictures, checkpoints, and model/, a model folder that pom sample takes "
+          "at any "
+          "time.\n"
+          "\n"
+          "Ctrl-C and SIGTERM save and leave. --resume goes on from the newest checkpoint that is whole, and "
+          "the "
+          "result is the same, bit for bit, as if the run had never stopped. Every field of a recipe has a "
+          "default; recipe.toml in the run's folder shows all of them with their meaning.",
+      .examples =
+          "pom train recipes/shapes-tiny.toml -o out/tiny\n"
+          "pom train recipes/shapes.toml --set optimizer.lr=5e-4 --set batch.size=256\n"
+          "pom train out/tiny --resume\n"
+          "pom train out/tiny --resume --cooldown 500\n"
+          "pom train recipes/shapes.toml --dry-run",
+      .declare = declare,
+  };
+}
+
+}  // namespace pom::cli

@@ -1,0 +1,93 @@
+// Opens the data set that a recipe asks for, and divides it into training and validation.
+#include "pom/data/dataset.h"
+
+#include <algorithm>
+
+#include <ATen/ops/empty.h>
+
+#include "pom/base/error.h"
+#include "pom/base/noise.h"
+#include "pom/base/suggest.h"
+#include "pom/data/folder.h"
+#include "pom/data/permutation.h"
+#include "pom/data/shapes.h"
+#include "pom/data/streams.h"
+#include "pom/io/image.h"
+
+namespace pom::data {
+namespace {
+
+// Validation drawings of an endless data set: farther than any training goes.
+constexpr std::int64_t far_away = std::int64_t{1} << 40;
+
+// Some examples of another data set, under new numbers.
+class Part final : public Dataset {
+ public:
+  Part(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices)
+      : whole_(std::move(whole)), indices_(std::move(indices)) {}
+
+  std::int64_t size() const override { return std::ssize(indices_); }
+  const std::vector<std::string>& classes() const override { return whole_->classes(); }
+  std::vector<std::int64_t> shape() const override { return whole_->shape(); }
+  bool latents() const override { return whole_->latents(); }
+  Example get(std::int64_t index, std::int64_t visit) const override {
+    return whole_->get(indices_at(index), visit);
+  }
+  std::string name_of(std::int64_t index) const override { return whole_->name_of(indices_at(index)); }
+
+ private:
+  std::int64_t indices_at(std::int64_t index) const {
+    check(index >= 0 && index < size(), "dataset: index: expected below ", size(), ", got ", index);
+    return indices_[static_cast<std::size_t>(index)];
+  }
+
+  std::shared_ptr<const Dataset> whole_;
+  std::vector<std::int64_t> indices_;
+};
+
+Split split_shapes(const DataConfig& config, std::uint64_t seed) {
+  check(config.path.empty(), "data: path: expected none where kind is shapes, got \"", config.path, "\"");
+  DataConfig still = config;
+  still.flip = false;
+  const auto training = make_shapes(config, seed);
+  if (config.validation > 0) return {training, make_shapes(still, seed, config.validation, far_away)};
+  return {training, std::make_shared<Part>(training, std::vector<std::int64_t>())};
+}
+
+// The first `held` of a permutation of all examples are held back. Both parts keep the order of the files.
+Split split_files(const FileSets& sets, std::int64_t wanted, std::uint64_t seed) {
+  const std::int64_t size = sets.training->size();
+  const std::int64_t held = std::min(wanted, size / 10);
+  const Permutation order({seed, noise_for::data_content, streams::held_back}, size);
+  std::vector<bool> is_held(static_cast<std::size_t>(size));
+  for (std::int64_t i = 0; i < held; ++i) is_held[static_cast<std::size_t>(order.at(i))] = true;
+  std::vector<std::int64_t> training, validation;
+  for (std::int64_t i = 0; i < size; ++i)
+    (is_held[static_cast<std::size_t>(i)] ? validation : training).push_back(i);
+  return {std::make_shared<Part>(sets.training, std::move(training)),
+          std::make_shared<Part>(sets.validation, std::move(validation))};
+}
+
+}  // namespace
+
+void check_picture_size(const DataConfig& config) {
+  check(config.size.size() == 2, "data: size: expected width and height, got ", config.size.size(),
+        config.size.size() == 1 ? " number" : " numbers");
+  io::check_size("data: size", config.size[0], config.size[1]);
+}
+
+Split open_dataset(const DataConfig& config, std::uint64_t seed) {
+  check(config.validation >= 0, "data: validation: expected at least 0, got ", config.validation);
+  if (config.kind == "shapes") return split_shapes(config, seed);
+  if (config.kind == "folder") return split_files(open_picture_folder(config, seed), config.validation, seed);
+  if (config.kind == "latents") return split_files(open_latents(config, seed), config.validation, seed);
+  fail("data: kind: expected shapes, folder or latents, got \"", config.kind, "\"",
+       suggestion(config.kind, std::vector<std::string>{"shapes", "folder", "latents"}));
+}
+
+at::Tensor to_model_range(const at::Tensor& pictures) {
+  if (pictures.scalar_type() != at::kByte) return pictures;
+  return pictures.to(at::kFloat).div_(127.5).sub_(1);
+}
+
+}  // namespace pom::data

@@ -1,0 +1,26 @@
+// A shuffled order that nobody has to store: place i of a permutation of N numbers, found alone.
+#pragma once
+
+#include <cstdint>
+
+#include "pom/base/noise.h"
+
+namespace pom::data {
+
+// A Feistel network over the next power of four, walked on until it falls below N (cycle walking). One
+// permutation for each key.
+class Permutation {
+ public:
+  // 1 <= size <= 2^62.
+  Permutation(const NoiseKey& key, std::int64_t size);
+  std::int64_t at(std::int64_t place) const;
+
+ private:
+  std::uint64_t shuffled(std::uint64_t value) const;
+
+  NoiseKey key_;
+  std::uint64_t size_;
+  int half_bits_;
+};
+
+}  // namespace pom::data

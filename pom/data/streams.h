@@ -1,0 +1,13 @@
+// The steps of noise_for::data_content: which of this room's choices a random number is for. Numbers are part
+// of every data set's identity: add new ones, never change or reuse one.
+#pragma once
+
+#include <cstdint>
+
+namespace pom::data::streams {
+
+inline constexpr std::uint32_t shapes = 0;     // position: 32 x index + number
+inline constexpr std::uint32_t mirror = 1;     // position: see mirror.h
+inline constexpr std::uint32_t held_back = 2;  // the permutation that picks validation examples
+
+}  // namespace pom::data::streams

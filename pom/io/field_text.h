@@ -1,0 +1,40 @@
+// Private to the room: what the readers and writers of declared fields (JSON, TOML) have in common.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace pom::io::detail {
+
+// The beginning of a text, cut between characters: half of one would make the whole message ill-formed.
+inline std::string beginning(std::string text, std::string_view more) {
+  constexpr std::size_t longest = 60;
+  if (text.size() <= longest) return text;
+  std::size_t end = longest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end).append(more);
+}
+
+// [a, b, c] in one line, or in lines of some 100 characters that start with `inner`, between brackets.
+inline std::string list_text(std::span<const std::string> elements, const std::string& indent) {
+  constexpr std::size_t width = 100;
+  const std::string inner = indent + "  ";
+  std::string text, row = inner;
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const std::string element = elements[i] + (i + 1 < elements.size() ? "," : "");
+    if (row.size() > inner.size() && row.size() + 1 + element.size() > width) {
+      text += row + "\n";
+      row = inner;
+    }
+    row += (row.size() > inner.size() ? " " : "") + element;
+  }
+  std::string list = "[";
+  if (text.empty())
+    list.append(row, inner.size());
+  else
+    list.append("\n").append(text).append(row).append("\n").append(indent);
+  return list.append("]");
+}
+
+}  // namespace pom::io::detail

@@ -1,0 +1,8 @@
+// How values are stored on the GPU; arithmetic is fp32 always.
+#pragma once
+
+namespace pom::kernels {
+
+enum class Dtype { fp32, bf16, fp16 };
+
+}  // namespace pom::kernels

@@ -1,0 +1,61 @@
+// GELU and sigmoid on the GPU. Values stored in fp32 get the precise functions; those stored in 16 bits get
+// short ones of about 1e-7, because with erff the arithmetic would take longer than the memory.
+#pragma once
+
+#include <type_traits>
+
+namespace pom::kernels {
+
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+struct Gelu {
+  float value, slope;
+};
+
+// Abramowitz and Stegun 7.1.26 with x / sqrt(2) put in: tail = erfc(|x| / sqrt(2)) / 2, bell = exp(-x^2 / 2).
+__device__ __forceinline__ float normal_tail(float x, float bell) {
+  const float t = fast_reciprocal(fmaf(0.3275911f * 0.70710678f, fabsf(x), 1.0f));
+  float p = fmaf(0.5f * 1.061405429f, t, 0.5f * -1.453152027f);
+  p = fmaf(p, t, 0.5f * 1.421413741f);
+  p = fmaf(p, t, 0.5f * -0.284496736f);
+  p = fmaf(p, t, 0.5f * 0.254829592f);
+  return p * t * bell;
+}
+__device__ __forceinline__ float bell_of(float x) {
+  return fast_exp2(x * x * (-0.5f * 1.44269504f));
+}
+
+template <class T>
+__device__ __forceinline__ float gelu(float x) {
+  if constexpr (std::is_same_v<T, float>) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+  return fmaf(-fabsf(x), normal_tail(x, bell_of(x)), fmaxf(x, 0.0f));
+}
+
+template <class T>
+__device__ __forceinline__ Gelu gelu_and_slope(float x) {
+  constexpr float kInverseRoot2Pi = 0.39894228f;
+  if constexpr (std::is_same_v<T, float>) {
+    const float below = 0.5f * (1.0f + erff(x * 0.70710678f));
+    return {x * below, fmaf(x * kInverseRoot2Pi, expf(-0.5f * x * x), below)};
+  }
+  const float bell = bell_of(x), tail = normal_tail(x, bell);
+  const float below = x < 0 ? tail : 1.0f - tail;
+  return {fmaf(-fabsf(x), tail, fmaxf(x, 0.0f)), fmaf(x * kInverseRoot2Pi, bell, below)};
+}
+
+template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  if constexpr (std::is_same_v<T, float>) return 1.0f / (1.0f + expf(-x));
+  return fast_reciprocal(1.0f + fast_exp2(x * -1.44269504f));
+}
+
+}  // namespace pom::kernels

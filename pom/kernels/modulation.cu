@@ -1,0 +1,382 @@
+// The norm: a team of 32 to 256 threads holds a row in registers, at most 16 values a thread; the teams of a
+// block take the rows of a run of tokens of one picture. The gated add: columns and tokens of columns.cuh.
+#include "pom/kernels/columns.cuh"
+#include "pom/kernels/modulation.h"
+
+namespace pom::kernels {
+namespace {
+
+// ---- the norm ----
+
+struct Rows {
+  int64_t tokens, width, part_tokens;
+  int parts, team;  // threads of a row: a multiple of 32 and a power of two
+};
+
+// The sum over a team, in every thread of it. A team larger than a warp is the whole block: see launch_norm.
+__device__ __forceinline__ float team_sum(float value, int team, float* shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (team == 32) return value;
+  __syncthreads();  // the sum before may still be read
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < team / 32; ++warp) sum += shared[warp];
+  return sum;
+}
+
+template <class X, class Out>
+struct Norm {
+  Rows rows;
+  const X* x;
+  const Out* dout;
+  const float *scale, *shift, *mean, *rstd;
+  Out* out;
+  X* dx;
+  float *new_mean, *new_rstd;
+  float *dscale, *dshift;  // (B, parts, d)
+  float eps;
+};
+
+// The columns of thread `member` of a team: vectors member, member + team, …, of V values each.
+template <int V>
+__device__ __forceinline__ int64_t column_of(int member, int i, int team) {
+  return (static_cast<int64_t>(i) * team + member) * V;
+}
+
+template <class X, class Out, int V, int Vectors>
+__global__ void __launch_bounds__(kThreads) norm_kernel(const Norm<X, Out> a) {
+  __shared__ float shared[32];
+  const Rows& r = a.rows;
+  const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
+  const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts;
+  const int64_t end = min(r.tokens, (part + 1) * r.part_tokens);
+  float scale[Vectors][V] = {}, shift[Vectors][V] = {};
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    const int64_t c = column_of<V>(member, i, r.team);
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (c < r.width) {
+        scale[i][v] = 1.0f + a.scale[batch * r.width + c + v];
+        shift[i][v] = a.shift[batch * r.width + c + v];
+      }
+  }
+  for (int64_t t = part * r.part_tokens + threadIdx.x / r.team; t < end; t += teams) {
+    const int64_t row = batch * r.tokens + t;
+    float x[Vectors][V] = {}, sum = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const int64_t c = column_of<V>(member, i, r.team);
+      if (c < r.width) load_values<V>(a.x + row * r.width + c, x[i]);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum += x[i][v];
+    }
+    const float mean = team_sum(sum, r.team, shared) / static_cast<float>(r.width);
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        x[i][v] -= mean;
+        if (column_of<V>(member, i, r.team) < r.width) squares = fmaf(x[i][v], x[i][v], squares);
+      }
+    const float variance = team_sum(squares, r.team, shared) / static_cast<float>(r.width);
+    const float rstd = 1.0f / sqrtf(variance + a.eps);
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const int64_t c = column_of<V>(member, i, r.team);
+#pragma unroll
+      for (int v = 0; v < V; ++v) x[i][v] = fmaf(x[i][v] * rstd, scale[i][v], shift[i][v]);
+      if (c < r.width) store_values<V>(a.out + row * r.width + c, x[i]);
+    }
+    if (member == 0) a.new_mean[row] = mean, a.new_rstd[row] = rstd;
+  }
+}
+
+// Adds up the teams' sums in order and writes the row of `out`; all threads call it.
+template <int V, int Vectors>
+__device__ __forceinline__ void sum_teams(const Rows& r, const float (&sums)[Vectors][V], float* shared,
+                                          float* out) {
+  const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int64_t c = column_of<V>(member, i, r.team) + v;
+      if (c >= r.width) continue;
+      if (teams == 1)
+        out[c] = sums[i][v];
+      else
+        shared[threadIdx.x / r.team * r.width + c] = sums[i][v];
+    }
+  if (teams == 1) return;
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < r.width; c += blockDim.x) {
+    float sum = 0;
+    for (int team = 0; team < teams; ++team) sum += shared[team * r.width + c];
+    out[c] = sum;
+  }
+}
+
+template <class X, class Out, int V, int Vectors>
+__global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, Out> a) {
+  __shared__ float shared[32], columns[kThreads * V * Vectors];
+  const Rows& r = a.rows;
+  const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
+  const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts;
+  const int64_t end = min(r.tokens, (part + 1) * r.part_tokens);
+  const float inverse_width = 1.0f / static_cast<float>(r.width);
+  float scale[Vectors][V] = {}, dscale[Vectors][V] = {}, dshift[Vectors][V] = {};
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    const int64_t c = column_of<V>(member, i, r.team);
+#pragma unroll
+    for (int v = 0; v < V; ++v)
+      if (c < r.width) scale[i][v] = 1.0f + a.scale[batch * r.width + c + v];
+  }
+  for (int64_t t = part * r.part_tokens + threadIdx.x / r.team; t < end; t += teams) {
+    const int64_t row = batch * r.tokens + t;
+    const float mean = a.mean[row], rstd = a.rstd[row];
+    float x[Vectors][V] = {}, d[Vectors][V] = {}, sum = 0, product = 0;
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const int64_t c = column_of<V>(member, i, r.team);
+      if (c >= r.width) continue;
+      load_values<V>(a.x + row * r.width + c, x[i]);
+      load_values<V>(a.dout + row * r.width + c, d[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+      for (int v = 0; v < V; ++v) {  // beyond the width d is 0 and so is what is added
+        x[i][v] = (x[i][v] - mean) * rstd;
+        dshift[i][v] += d[i][v];
+        dscale[i][v] = fmaf(d[i][v], x[i][v], dscale[i][v]);
+        d[i][v] *= scale[i][v];
+        sum += d[i][v];
+        product = fmaf(d[i][v], x[i][v], product);
+      }
+    sum = team_sum(sum, r.team, shared) * inverse_width;
+    product = team_sum(product, r.team, shared) * inverse_width;
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const int64_t c = column_of<V>(member, i, r.team);
+#pragma unroll
+      for (int v = 0; v < V; ++v) d[i][v] = rstd * (d[i][v] - sum - x[i][v] * product);
+      if (c < r.width) store_values<V>(a.dx + row * r.width + c, d[i]);
+    }
+  }
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * r.width;
+  sum_teams<V, Vectors>(r, dscale, columns, a.dscale + at);
+  sum_teams<V, Vectors>(r, dshift, columns, a.dshift + at);
+}
+
+template <int V, int Vectors, class X, class Out>
+cudaError_t launch_norm(const RowSizes& s, Norm<X, Out> a, bool backward, cudaStream_t stream) {
+  int team = 32;
+  while (static_cast<int64_t>(team) * V * Vectors < s.width) team *= 2;
+  const int parts = norm_parts(s), threads = team == 32 ? kThreads : team;
+  a.rows = {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
+  if (s.batch * parts > INT32_MAX) return cudaErrorInvalidValue;
+  const unsigned blocks = static_cast<unsigned>(s.batch * parts);
+  if (backward)
+    norm_backward_kernel<X, Out, V, Vectors><<<blocks, threads, 0, stream>>>(a);
+  else
+    norm_kernel<X, Out, V, Vectors><<<blocks, threads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+template <class X, class Out>
+cudaError_t launch_norm(const RowSizes& s, const Norm<X, Out>& a, bool backward, cudaStream_t stream) {
+  const auto fits = [](const auto* p) { return aligned(p, 4 * static_cast<int64_t>(sizeof *p)); };
+  if (s.width % 4 != 0 || !fits(a.x) || !fits(a.dout) || !fits(a.out) || !fits(a.dx))
+    return launch_norm<1, 16>(s, a, backward, stream);
+  if (s.width <= 256) return launch_norm<4, 2>(s, a, backward, stream);
+  return launch_norm<4, 4>(s, a, backward, stream);
+}
+
+// ---- the gated add ----
+
+template <class X, class Y>
+struct Add {
+  Tiles tiles;
+  const X* x;  // backward: dout
+  const Y* y;
+  const float* gate;
+  X* out;
+  Y* dy;
+  float* dgate;  // (B, parts, d)
+  float base;
+};
+
+template <class X, class Y, int V>
+__global__ void __launch_bounds__(kThreads) add_kernel(const Add<X, Y> a) {
+  constexpr int U = 2;
+  const Place p = place_of<V>(a.tiles);
+  if (!p.active) return;
+  const int64_t d = a.tiles.columns, start = p.batch * a.tiles.tokens * d + p.column;
+  float gate[V];
+#pragma unroll
+  for (int v = 0; v < V; ++v) gate[v] = a.base + a.gate[p.batch * d + p.column + v];
+  for (int64_t t = p.first; t < p.end; t += U * p.groups) {
+    float x[U][V], y[U][V];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (t + u * p.groups < p.end) {
+        load_values<V>(a.x + start + (t + u * p.groups) * d, x[u]);
+        load_values<V>(a.y + start + (t + u * p.groups) * d, y[u]);
+      }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (t + u * p.groups >= p.end) break;
+#pragma unroll
+      for (int v = 0; v < V; ++v) x[u][v] = fmaf(y[u][v], gate[v], x[u][v]);
+      store_values<V>(a.out + start + (t + u * p.groups) * d, x[u]);
+    }
+  }
+}
+
+template <class X, class Y, int V>
+__global__ void __launch_bounds__(kThreads) add_backward_kernel(const Add<X, Y> a) {
+  constexpr int U = 2;
+  __shared__ float shared[kThreads * V];
+  const Place p = place_of<V>(a.tiles);
+  const int64_t d = a.tiles.columns, start = p.batch * a.tiles.tokens * d + p.column;
+  float gate[V] = {}, sums[V] = {};
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (p.active) gate[v] = a.base + a.gate[p.batch * d + p.column + v];
+  for (int64_t t = p.first; p.active && t < p.end; t += U * p.groups) {
+    float dout[U][V], y[U][V];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (t + u * p.groups < p.end) {
+        load_values<V>(a.x + start + (t + u * p.groups) * d, dout[u]);
+        load_values<V>(a.y + start + (t + u * p.groups) * d, y[u]);
+      }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      if (t + u * p.groups >= p.end) break;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        sums[v] = fmaf(dout[u][v], y[u][v], sums[v]);
+        dout[u][v] *= gate[v];
+      }
+      store_values<V>(a.dy + start + (t + u * p.groups) * d, dout[u]);
+    }
+  }
+  sum_groups<V>(a.tiles, p, sums, shared, 1.0f, a.dgate + (p.batch * a.tiles.parts + p.part) * d);
+}
+
+template <int V, class X, class Y>
+cudaError_t launch_add(const RowSizes& s, Add<X, Y> a, bool backward, cudaStream_t stream) {
+  a.tiles = tiles_of(s.batch, s.tokens, s.width, V);
+  if (!launchable(a.tiles)) return cudaErrorInvalidValue;
+  const unsigned blocks = static_cast<unsigned>(a.tiles.blocks);
+  if (backward)
+    add_backward_kernel<X, Y, V><<<blocks, kThreads, 0, stream>>>(a);
+  else
+    add_kernel<X, Y, V><<<blocks, kThreads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+template <class X, class Y>
+cudaError_t launch_add(const RowSizes& s, const Add<X, Y>& a, bool backward, cudaStream_t stream) {
+  const auto fits = [](const auto* p) { return aligned(p, 4 * static_cast<int64_t>(sizeof *p)); };
+  if (s.width % 4 == 0 && fits(a.x) && fits(a.y) && fits(a.out) && fits(a.dy))
+    return launch_add<4>(s, a, backward, stream);
+  return launch_add<1>(s, a, backward, stream);
+}
+
+// ---- dtypes ----
+
+template <class Launch>
+cudaError_t with_dtype(Dtype dtype, const Launch& launch) {
+  if (dtype == Dtype::fp32) return launch(float());
+  if (dtype == Dtype::bf16) return launch(__nv_bfloat16());
+  return cudaErrorInvalidValue;
+}
+template <class Launch>
+cudaError_t with_dtypes(Dtype first, Dtype second, const Launch& launch) {
+  return with_dtype(first, [&](auto x) { return with_dtype(second, [&](auto y) { return launch(x, y); }); });
+}
+
+bool valid(const RowSizes& s) {
+  return s.batch >= 0 && s.tokens >= 0 && s.width >= 1;
+}
+
+}  // namespace
+
+int norm_parts(const RowSizes& s) {
+  return parts_of(s.batch, s.tokens, 1);
+}
+int gate_parts(const RowSizes& s) {
+  return parts_of(s.batch, s.tokens, s.width);
+}
+
+cudaError_t modulated_norm(const NormParams& p, cudaStream_t stream) {
+  if (!valid(p.sizes) || p.sizes.width > kMaxNormWidth) return cudaErrorInvalidValue;
+  if (p.sizes.batch == 0 || p.sizes.tokens == 0) return cudaSuccess;
+  return with_dtypes(p.x_dtype, p.out_dtype, [&](auto x, auto out) {
+    using X = decltype(x);
+    using Out = decltype(out);
+    Norm<X, Out> a{};
+    a.x = static_cast<const X*>(p.x), a.scale = p.scale, a.shift = p.shift, a.eps = p.eps;
+    a.out = static_cast<Out*>(p.out), a.new_mean = p.mean, a.new_rstd = p.rstd;
+    return launch_norm<X, Out>(p.sizes, a, false, stream);
+  });
+}
+
+cudaError_t modulated_norm_backward(const NormBackwardParams& p, cudaStream_t stream) {
+  const RowSizes& s = p.sizes;
+  if (!valid(s) || s.width > kMaxNormWidth) return cudaErrorInvalidValue;
+  if (s.batch == 0) return cudaSuccess;
+  const int parts = norm_parts(s);
+  float* const second = p.scratch + s.batch * parts * s.width;
+  cudaError_t status = with_dtypes(p.x_dtype, p.dout_dtype, [&](auto x, auto dout) {
+    using X = decltype(x);
+    using Out = decltype(dout);
+    Norm<X, Out> a{};
+    a.x = static_cast<const X*>(p.x), a.dout = static_cast<const Out*>(p.dout), a.scale = p.scale;
+    a.mean = p.mean, a.rstd = p.rstd, a.dx = static_cast<X*>(p.dx);
+    a.dscale = parts == 1 ? p.dscale : p.scratch, a.dshift = parts == 1 ? p.dshift : second;
+    return launch_norm<X, Out>(s, a, true, stream);
+  });
+  if (status != cudaSuccess || parts == 1) return status;
+  status = fold(p.scratch, p.dscale, s.batch, parts, s.width, 1.0f, stream);
+  return status != cudaSuccess ? status : fold(second, p.dshift, s.batch, parts, s.width, 1.0f, stream);
+}
+
+cudaError_t gated_add(const GatedAddParams& p, cudaStream_t stream) {
+  if (!valid(p.sizes)) return cudaErrorInvalidValue;
+  if (p.sizes.batch == 0 || p.sizes.tokens == 0) return cudaSuccess;
+  return with_dtypes(p.x_dtype, p.y_dtype, [&](auto x, auto y) {
+    using X = decltype(x);
+    using Y = decltype(y);
+    Add<X, Y> a{};
+    a.x = static_cast<const X*>(p.x), a.y = static_cast<const Y*>(p.y), a.gate = p.gate, a.base = p.base;
+    a.out = static_cast<X*>(p.out);
+    return launch_add<X, Y>(p.sizes, a, false, stream);
+  });
+}
+
+cudaError_t gated_add_backward(const GatedAddBackwardParams& p, cudaStream_t stream) {
+  const RowSizes& s = p.sizes;
+  if (!valid(s)) return cudaErrorInvalidValue;
+  if (s.batch == 0) return cudaSuccess;
+  const int parts = gate_parts(s);
+  const cudaError_t status = with_dtypes(p.dout_dtype, p.y_dtype, [&](auto dout, auto y) {
+    using X = decltype(dout);
+    using Y = decltype(y);
+    Add<X, Y> a{};
+    a.x = static_cast<const X*>(p.dout), a.y = static_cast<const Y*>(p.y), a.gate = p.gate, a.base = p.base;
+    a.dy = static_cast<Y*>(p.dy), a.dgate = parts == 1 ? p.dgate : p.scratch;
+    return launch_add<X, Y>(s, a, true, stream);
+  });
+  if (status != cudaSuccess || parts == 1) return status;
+  return fold(p.scratch, p.dgate, s.batch, parts, s.width, 1.0f, stream);
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,38 @@
+// The operator on CUDA: cuBLAS for the products, the kernels of pom/kernels/mixer.h between them. Without a
+// mask and without packing; the rest is composed.
+#pragma once
+
+#include <tuple>
+
+#include "pom/ops/problem.h"
+
+namespace pom::ops::cuda {
+
+inline bool covers(const Mask& mask, const Packing& packing, std::int64_t order, at::ScalarType dtype) {
+#ifdef POM_WITH_CUDA
+  return mask.is_none() && !packing.packed() && order <= kMaxFusedOrder && dtype != at::kDouble;
+#else
+  return false;
+#endif
+}
+
+// What the backward pass needs again.
+struct Saved {
+  at::Tensor ho, se;  // (B, n, kD), (B, m, kD), dtype of the tokens
+  at::Tensor H;       // (B, kD), fp32
+};
+struct Gradients {
+  at::Tensor xq, xc;  // undefined where not needed
+  LayerWeights weights;
+};
+
+at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se);
+std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
+                                                const at::Tensor& ho, const at::Tensor& se);
+at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                         const LayerWeights& weights, Saved* saved);
+Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
+                         const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
+                         bool need_w);
+
+}  // namespace pom::ops::cuda

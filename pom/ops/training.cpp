@@ -1,0 +1,291 @@
+// Derivatives, autocast and the choice of a path. First order: the fused kernels. Second order, forward mode,
+// and what no kernel covers: the composed operations, which ATen differentiates.
+#include "pom/ops/training.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "pom/base/error.h"
+#include "pom/ops/mixer.h"
+#include "pom/ops/problem.h"
+#include "pom/ops/training_backend.h"
+
+namespace pom::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::ScalarType sum_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// What a branch computes in: autocast's dtype where it is on, else that of the stream.
+at::ScalarType branch_type(const at::Tensor& x) {
+  const c10::DeviceType device = x.device().type();
+  const bool lowered = x.scalar_type() != at::kDouble && at::autocast::is_autocast_enabled(device);
+  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
+}
+
+// ---- the arguments ----
+
+void check_stream(const char* op, const char* name, const at::Tensor& x) {
+  check(x.defined(), op, ": ", name, ": expected a tensor, got none");
+  check_tokens(op, name, x, 3);
+  check(x.size(2) >= 1, op, ": ", name, ": expected at least one channel, got shape ", shape_text(x));
+}
+void check_branch(const char* op, const at::Tensor& y, const at::Tensor& x) {
+  check_stream(op, "y", y);
+  check(y.sizes() == x.sizes() && y.device() == x.device(), op, ": y: expected shape ", shape_text(x), " on ",
+        x.device(), " like x, got ", shape_text(y), " on ", y.device());
+}
+void check_rows(const char* op, const char* name, const at::Tensor& rows, const at::Tensor& x) {
+  check(rows.defined() && rows.dim() == 2 && rows.size(0) == x.size(0) && rows.size(1) == x.size(2) &&
+            rows.is_floating_point() && rows.device() == x.device(),
+        op, ": ", name, ": expected real numbers of shape (", x.size(0), ", ", x.size(2), ") on ", x.device(),
+        ", got ", rows.defined() ? shape_text(rows) : "none");
+}
+
+// ---- the choice of a path ----
+
+bool has_kernels(const at::Tensor& x, at::ScalarType branch) {
+  const auto single = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16; };
+  const bool singles = single(x.scalar_type()) && single(branch);
+#ifdef POM_WITH_CUDA
+  if (x.is_cuda()) return singles;
+#endif
+  return x.is_cpu() && (singles || (x.scalar_type() == at::kDouble && branch == at::kDouble));
+}
+
+bool fused(const char* op, const at::Tensor& x, at::ScalarType branch, const variable_list& inputs) {
+  if (path() == Path::composed) return false;
+  for (const at::Tensor& t : inputs)
+    if (t._fw_grad(0).defined()) return false;
+  const bool covered = has_kernels(x, branch);
+  check(covered || path() != Path::fused, op, ": path: fused was asked for, but there is no kernel for ",
+        x.scalar_type(), " and ", branch, " on ", x.device());
+  return covered;
+}
+
+bool wants_graph(const variable_list& inputs) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const at::Tensor& t : inputs)
+    if (t.requires_grad()) return true;
+  return false;
+}
+
+// ---- composed ----
+
+// These operations choose their dtypes themselves.
+class NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
+};
+
+at::Tensor composed_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps,
+                         at::ScalarType dtype) {
+  const NoAutocast guard;
+  const at::Tensor normal = at::layer_norm(x.to(scale.scalar_type()), {x.size(-1)}, {}, {}, eps);
+  return (normal * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)).to(dtype);
+}
+at::Tensor composed_add(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate, double base) {
+  const NoAutocast guard;
+  const at::ScalarType sums = gate.scalar_type();
+  return (x.to(sums) + y.to(sums) * (base + gate.unsqueeze(1))).to(x.scalar_type());
+}
+
+// The inputs under new names. Differentiating with respect to these gives each input's own share, also where
+// two are the same tensor or one was computed from another.
+variable_list aliases(const variable_list& inputs) {
+  variable_list result;
+  for (const at::Tensor& t : inputs) result.push_back(t.view_as(t));
+  return result;
+}
+
+// Gradients of `inputs` of composed results, with a graph for the next derivative.
+variable_list composed_gradients(const variable_list& outs, const variable_list& douts,
+                                 const variable_list& inputs, std::size_t arguments) {
+  variable_list wanted;
+  for (const at::Tensor& t : inputs)
+    if (t.requires_grad()) wanted.push_back(t);
+  const variable_list found = torch::autograd::grad(outs, wanted, douts, /*retain_graph=*/true,
+                                                    /*create_graph=*/true, /*allow_unused=*/true);
+  variable_list result(arguments);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].requires_grad()) result[i] = found[next++];
+  return result;
+}
+
+// ---- the devices ----
+
+#ifdef POM_WITH_CUDA
+#define POM_ON_DEVICE(x, call, ...) ((x).is_cuda() ? call##_cuda(__VA_ARGS__) : call##_cpu(__VA_ARGS__))
+#else
+#define POM_ON_DEVICE(x, call, ...) (call##_cpu(__VA_ARGS__))
+#endif
+
+detail::NormForward norm_forward(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
+                                 double eps, at::ScalarType dtype) {
+  return POM_ON_DEVICE(x, detail::modulated_norm_forward, x, scale, shift, eps, dtype);
+}
+detail::NormBackward norm_backward(const at::Tensor& dout, const at::Tensor& x, const at::Tensor& scale,
+                                   const at::Tensor& mean, const at::Tensor& rstd) {
+  return POM_ON_DEVICE(x, detail::modulated_norm_backward, dout, x, scale, mean, rstd);
+}
+at::Tensor add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate, double base) {
+  return POM_ON_DEVICE(x, detail::gated_add_forward, x, y, gate, base);
+}
+detail::GateBackward add_backward(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
+                                  double base) {
+  return POM_ON_DEVICE(y, detail::gated_add_backward, dout, y, gate, base);
+}
+#undef POM_ON_DEVICE
+
+// ---- first derivatives ----
+
+class NormFunction : public torch::autograd::Function<NormFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& scale,
+                            const at::Tensor& shift, double eps, at::ScalarType dtype) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const detail::NormForward result = norm_forward(x, scale, shift, eps, dtype);
+    ctx->save_for_backward({x, scale, shift, result.mean, result.rstd});
+    ctx->saved_data["eps"] = eps;
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list v = ctx->get_saved_variables();
+    if (at::GradMode::is_enabled()) {
+      const variable_list in = aliases({v[0], v[1], v[2]});
+      const at::Tensor out =
+          composed_norm(in[0], in[1], in[2], ctx->saved_data["eps"].toDouble(), grads[0].scalar_type());
+      return composed_gradients({out}, grads, in, 5);
+    }
+    const detail::NormBackward g = norm_backward(grads[0].contiguous(), v[0], v[1], v[3], v[4]);
+    return {g.dx, g.dscale, g.dshift, {}, {}};
+  }
+};
+
+class AddFunction : public torch::autograd::Function<AddFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y,
+                            const at::Tensor& gate, double base) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    ctx->save_for_backward({y, gate});
+    ctx->saved_data["base"] = base;
+    return add_forward(x, y, gate, base);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list v = ctx->get_saved_variables();
+    const double base = ctx->saved_data["base"].toDouble();
+    if (at::GradMode::is_enabled()) {  // x comes in as itself: its gradient is the one that came
+      const variable_list in = aliases({v[0], v[1]});
+      const at::Tensor out = composed_add(at::zeros_like(grads[0]), in[0], in[1], base);
+      const variable_list g = composed_gradients({out}, grads, in, 2);
+      return {grads[0], g[0], g[1], {}};
+    }
+    const at::Tensor dout = grads[0].contiguous();
+    const detail::GateBackward g = add_backward(dout, v[0], v[1], base);
+    return {dout, g.dy, g.dgate, {}};
+  }
+};
+
+class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& y,
+                               const at::Tensor& gate, double base, const at::Tensor& scale,
+                               const at::Tensor& shift, double eps) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const detail::GatedNormForward r =
+        detail::gated_add_norm_forward_cpu(x, y, gate, base, scale, shift, eps);
+    ctx->save_for_backward({x, y, gate, scale, shift, r.sum, r.mean, r.rstd});
+    ctx->saved_data["base"] = base;
+    ctx->saved_data["eps"] = eps;
+    ctx->set_materialize_grads(false);
+    return {r.sum, r.out};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list v = ctx->get_saved_variables();
+    const double base = ctx->saved_data["base"].toDouble();
+    if (at::GradMode::is_enabled()) return with_graph(v, base, ctx->saved_data["eps"].toDouble(), grads);
+    if (!grads[1].defined()) {
+      const at::Tensor dout = grads[0].contiguous();
+      const detail::GateBackward g = detail::gated_add_backward_cpu(dout, v[1], v[2], base);
+      return {dout, g.dy, g.dgate, {}, {}, {}, {}};
+    }
+    const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
+    const detail::GatedNormBackward g = detail::gated_add_norm_backward_cpu(
+        dsum, grads[1].contiguous(), v[5], v[1], v[2], base, v[3], v[6], v[7]);
+    return {g.dx, g.dy, g.dgate, {}, g.dscale, g.dshift, {}};
+  }
+
+ private:
+  static variable_list with_graph(const variable_list& v, double base, double eps,
+                                  const variable_list& grads) {
+    const variable_list in = aliases({v[0], v[1], v[2], v[3], v[4]});
+    variable_list outs{composed_add(in[0], in[1], in[2], base)};
+    outs.push_back(composed_norm(outs[0], in[3], in[4], eps, v[1].scalar_type()));
+    variable_list some, douts;
+    for (std::size_t i = 0; i < 2; ++i)
+      if (grads[i].defined()) some.push_back(outs[i]), douts.push_back(grads[i]);
+    const variable_list g = composed_gradients(some, douts, in, 5);
+    return {g[0], g[1], g[2], {}, g[3], g[4], {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps) {
+  constexpr const char* op = "modulated_norm";
+  check_stream(op, "x", x);
+  check_rows(op, "scale", scale, x), check_rows(op, "shift", shift, x);
+  const at::ScalarType dtype = branch_type(x), sums = sum_type(x);
+  const variable_list in{x.contiguous(), scale.to(sums).contiguous(), shift.to(sums).contiguous()};
+  if (!fused(op, x, dtype, in)) return composed_norm(x, in[1], in[2], eps, dtype);
+  if (wants_graph(in)) return NormFunction::apply(in[0], in[1], in[2], eps, dtype);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return norm_forward(in[0], in[1], in[2], eps, dtype).out;
+}
+
+at::Tensor gated_add(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate, double base) {
+  constexpr const char* op = "gated_add";
+  check_stream(op, "x", x);
+  check_branch(op, y, x), check_rows(op, "gate", gate, x);
+  const variable_list in{x.contiguous(), y.contiguous(), gate.to(sum_type(x)).contiguous()};
+  if (!fused(op, x, y.scalar_type(), in)) return composed_add(x, y, in[2], base);
+  if (wants_graph(in)) return AddFunction::apply(in[0], in[1], in[2], base);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return add_forward(in[0], in[1], in[2], base);
+}
+
+std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::Tensor& y,
+                                                 const at::Tensor& gate, double base, const at::Tensor& scale,
+                                                 const at::Tensor& shift, double eps) {
+  constexpr const char* op = "gated_add_norm";
+  check_stream(op, "x", x);
+  check_branch(op, y, x);
+  check_rows(op, "gate", gate, x), check_rows(op, "scale", scale, x), check_rows(op, "shift", shift, x);
+  const at::ScalarType sums = sum_type(x);
+  const variable_list in{x.contiguous(), y.contiguous(), gate.to(sums).contiguous(),
+                         scale.to(sums).contiguous(), shift.to(sums).contiguous()};
+  const bool together = x.is_cpu() && branch_type(x) == y.scalar_type();
+  if (!together || !fused(op, x, y.scalar_type(), in)) {
+    const at::Tensor sum = gated_add(x, y, gate, base);
+    return {sum, modulated_norm(sum, scale, shift, eps)};
+  }
+  if (wants_graph(in)) {
+    const variable_list both = AddNormFunction::apply(in[0], in[1], in[2], base, in[3], in[4], eps);
+    return {both[0], both[1]};
+  }
+  at::AutoDispatchBelowADInplaceOrView guard;
+  const detail::GatedNormForward r =
+      detail::gated_add_norm_forward_cpu(in[0], in[1], in[2], base, in[3], in[4], eps);
+  return {r.sum, r.out};
+}
+
+}  // namespace pom::ops

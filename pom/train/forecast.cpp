@@ -1,0 +1,89 @@
+#include <chrono>
+
+#include <ATen/Parallel.h>
+
+#include "pom/generate/device.h"
+#include "pom/models/counts.h"
+#include "pom/train/device.h"
+#include "pom/train/learner.h"
+#include "pom/train/trainer.h"
+
+namespace pom::train {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+constexpr double measured_seconds = 5;  // of steps, and a fifth of it of the data alone
+
+data::LoaderOptions loader_options(const Recipe& recipe) {
+  return {.batch = recipe.batch.size,
+          .workers = recipe.data.workers,
+          .seed = static_cast<std::uint64_t>(recipe.run.seed)};
+}
+
+double loader_rate(const Recipe& recipe, const data::Split& data) {
+  data::Loader loader(data.training, loader_options(recipe));
+  loader.next();
+  std::int64_t pictures = 0;
+  const double start = seconds_now();
+  do {
+    pictures += loader.next().labels.size(0);
+  } while (seconds_now() - start < measured_seconds / 5);
+  return static_cast<double>(pictures) / (seconds_now() - start);
+}
+
+// The second step is the first that counts: libraries choose and prepare their code in the first.
+double step_seconds(const Recipe& recipe, const data::Split& data, const at::Device& device) {
+  data::Loader loader(data.training, loader_options(recipe));
+  Learner learner(recipe, device);
+  State state;
+  learner.step(loader.next(), state);
+  synchronize(device);
+  std::int64_t steps = 0;
+  const double start = seconds_now();
+  do {
+    learner.step(loader.next(), state);
+    ++steps;
+  } while (seconds_now() - start < measured_seconds);
+  synchronize(device);
+  return (seconds_now() - start) / static_cast<double>(steps);
+}
+
+std::int64_t memory_of(const Recipe& recipe, const std::vector<std::int64_t>& shape) {
+  const at::ScalarType dtype = recipe.run.precision == "bf16"   ? at::kBFloat16
+                               : recipe.run.precision == "fp64" ? at::kDouble
+                                                                : at::kFloat;
+  models::NetworkConfig network = recipe.network;
+  const std::int64_t part = recipe.batch.size / recipe.batch.accumulate;
+  const std::int64_t all = models::training_memory(network, shape[1], shape[2], dtype, part);
+  if (!recipe.batch.checkpointing || network.depth == 1) return all;
+  const std::int64_t still = models::training_memory(network, shape[1], shape[2], dtype, 0);
+  const std::int64_t kept = part * network.tokens(shape[1], shape[2]) * network.dim * 4;  // a block's input
+  return still + (all - still) / network.depth + network.depth * kept;
+}
+
+}  // namespace
+
+TrainForecast forecast(const Recipe& recipe) {
+  check_recipe(recipe, "train");
+  if (recipe.run.threads > 0) at::set_num_threads(static_cast<int>(recipe.run.threads));
+  const data::Split data = data::open_dataset(recipe.data, static_cast<std::uint64_t>(recipe.run.seed));
+  Recipe complete = recipe;
+  complete_recipe(complete, *data.training);
+  const at::Device device = generate::device_named(recipe.run.device, "train: run");
+  make_deterministic(device);
+  TrainForecast result;
+  result.device = device_text(device);
+  result.parameters = models::count_parameters(complete.network);
+  result.steps = recipe.run.steps;
+  result.loader_pictures_per_second = loader_rate(complete, data);
+  result.seconds_per_step = step_seconds(complete, data, device);
+  result.pictures_per_second = static_cast<double>(recipe.batch.size) / result.seconds_per_step;
+  result.memory_bytes = memory_of(complete, data.training->shape());
+  result.checkpoint_bytes = result.parameters * 4 * (recipe.run.precision == "fp64" ? 8 : 4);
+  return result;
+}
+
+}  // namespace pom::train

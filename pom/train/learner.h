@@ -1,0 +1,77 @@
+// A network that learns: what a run is without its files. Batches go in, weights get better.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pom/data/loader.h"
+#include "pom/models/dipom.h"
+#include "pom/train/checkpoint.h"
+#include "pom/train/objective.h"
+#include "pom/train/optimizer.h"
+#include "pom/train/parameters.h"
+#include "pom/train/recipe.h"
+
+namespace pom::train {
+
+struct StepResult {
+  double loss = 0, norm = 0;         // of the batch, and of its gradient before the clip
+  double rate = 0;                   // the learning rate of this step
+  bool finite = true;                // else nothing was changed, and
+  std::string culprit;               // this is what was not finite first
+  std::vector<float> losses, times;  // of each example
+};
+
+struct ValidationResult {
+  double loss = 0;
+  std::vector<double> by_time;  // see loss_by_time
+};
+
+// The mean loss in each tenth of (0, 1), the first nearest to the picture; NaN where there is none.
+std::vector<double> loss_by_time(const std::vector<float>& losses, const std::vector<float>& times);
+
+class Learner {
+ public:
+  // A complete recipe (classes and channels known). Weights are the network's first values.
+  Learner(const Recipe& recipe, const at::Device& device);
+
+  // One step on a batch, which counts in `state` also where it was not finite.
+  StepResult step(const data::Batch& batch, State& state);
+
+  // The loss of the average's weights on every example, with fixed noise at fixed times.
+  ValidationResult validate(const data::Dataset& dataset, std::uint64_t seed);
+
+  models::Weights average() const;                  // the model
+  void start_from(const models::Weights& weights);  // weights and average
+
+  Checkpoint snapshot(const State& state) const;  // without the recipe
+  void restore(const Checkpoint& checkpoint);
+
+  models::DiPoM& network() { return network_; }
+  Parameters& parameters() { return parameters_; }
+  AdamW& optimizer() { return optimizer_; }
+  const at::Device& device() const { return device_; }
+
+ private:
+  struct Parts {
+    std::vector<at::Tensor> losses, times;  // of each part of a batch
+  };
+  at::Tensor to_latents(const at::Tensor& pictures) const;
+  // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
+  Parts in_parts(const data::Batch& batch, const State& state,
+                 const std::function<void(const at::Tensor&)>& use);
+  std::string find_culprit(const data::Batch& batch, const State& state);
+
+  Recipe recipe_;
+  at::Device device_;
+  std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
+  models::DiPoM network_;
+  Parameters parameters_;
+  AdamW optimizer_;
+  Objective objective_;
+};
+
+}  // namespace pom::train

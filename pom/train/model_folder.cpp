@@ -1,0 +1,67 @@
+#include "pom/train/model_folder.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "pom/base/error.h"
+#include "pom/generate/engine.h"
+#include "pom/io/sheet.h"
+
+namespace pom::train {
+namespace {
+
+constexpr std::int64_t classes_on_sheet = 10;
+
+}  // namespace
+
+void write_model(const std::filesystem::path& folder, const Recipe& recipe,
+                 const std::vector<std::string>& classes, const models::Weights& average) {
+  generate::ModelConfig config;
+  config.name = recipe.run.name;
+  config.network = recipe.network;
+  config.diffusion = recipe.diffusion;
+  config.codec = recipe.codec;
+  config.sample = recipe.sample;
+  config.classes = classes;
+  generate::write_config(folder, config);
+  models::write_weights(folder / generate::weights_file, average,
+                        recipe.log.model_dtype == "fp32" ? at::kFloat : at::kBFloat16);
+}
+
+models::Weights first_weights(const std::filesystem::path& folder, const models::NetworkConfig& network) {
+  const generate::ModelConfig config = generate::read_config(folder);
+  const auto same = [&](const auto& expected, const auto& got, const char* name) {
+    check(expected == got, "train: --init-from ", folder.string(), ": network.", name, ": expected ",
+          expected, ", as the recipe has, got ", got);
+  };
+  same(network.mixer, config.network.mixer, "mixer");
+  same(network.order, config.network.order, "order");
+  same(network.order_expand, config.network.order_expand, "order_expand");
+  if (network.attention()) same(network.heads, config.network.heads, "heads");
+  return models::read_weights(folder / generate::weights_file, network);
+}
+
+io::Image sample_sheet(const std::filesystem::path& folder, const Recipe& recipe, const at::Device& device) {
+  generate::Engine engine(folder, device.str());
+  generate::Request request;
+  const std::int64_t classes = std::min(recipe.network.classes, classes_on_sheet);
+  request.class_name = detail::concat("0-", classes - 1);
+  request.count = recipe.log.sample_count;
+  std::vector<io::Image> pictures;
+  io::SheetOptions options;
+  options.columns = static_cast<int>(recipe.log.sample_count);
+  for (generate::Picture& picture : engine.run(request)) {
+    if (picture.index % recipe.log.sample_count == 0)
+      options.row_labels.push_back(picture.request.class_name);
+    pictures.push_back(std::move(picture.image));
+  }
+  return io::make_sheet(pictures, options);
+}
+
+std::string sheet_name(std::int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step_%08lld.png", static_cast<long long>(step));
+  return name;
+}
+
+}  // namespace pom::train

@@ -1,0 +1,119 @@
+#include "pom/train/optimizer.h"
+
+#include <cmath>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include "pom/base/error.h"
+#include "pom/train/adamw_cpu.h"
+
+#ifdef POM_WITH_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "pom/kernels/adamw.h"
+#endif
+
+namespace pom::train {
+namespace {
+
+struct Buffers {
+  at::Tensor p, g, m, v, ema;
+  std::int64_t decayed;
+};
+
+template <class Real>
+void step_cpu(const Buffers& b, const AdamWNumbers& numbers) {
+  constexpr std::int64_t grain = 1 << 15;
+  Real *p = b.p.data_ptr<Real>(), *m = b.m.data_ptr<Real>(), *v = b.v.data_ptr<Real>(),
+       *ema = b.ema.data_ptr<Real>();
+  const Real* g = b.g.const_data_ptr<Real>();
+  at::parallel_for(0, b.p.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
+    adamw_range<Real>(numbers, begin, end, b.decayed, p, g, m, v, ema);
+  });
+}
+
+#ifdef POM_WITH_CUDA
+void step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
+  const c10::cuda::CUDAGuard guard(b.p.device());
+  const kernels::AdamWParams params{.p = b.p.data_ptr<float>(),
+                                    .g = b.g.const_data_ptr<float>(),
+                                    .m = b.m.data_ptr<float>(),
+                                    .v = b.v.data_ptr<float>(),
+                                    .ema = b.ema.data_ptr<float>(),
+                                    .n = b.p.numel(),
+                                    .decayed = b.decayed,
+                                    .lr = n.lr,
+                                    .beta1 = n.beta1,
+                                    .beta2 = n.beta2,
+                                    .eps = n.eps,
+                                    .weight_decay = n.weight_decay,
+                                    .bias_correction1 = n.correction1,
+                                    .bias_correction2 = n.correction2,
+                                    .clip_scale = scale.const_data_ptr<float>(),
+                                    .ema_decay = 1 - n.ema_weight};
+  const cudaError_t error = kernels::adamw(params, c10::cuda::getCurrentCUDAStream());
+  check(error == cudaSuccess, "train: optimizer: ", cudaGetErrorString(error));
+}
+#endif
+
+// Any device and dtype, in plain operations.
+void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
+  b.g.mul_(scale);
+  b.p.narrow(0, 0, b.decayed).mul_(1 - n.lr * n.weight_decay);
+  b.m.lerp_(b.g, 1 - n.beta1);
+  b.v.mul_(n.beta2).addcmul_(b.g, b.g, 1 - n.beta2);
+  const at::Tensor root = b.v.sqrt().mul_(1 / std::sqrt(n.correction2)).add_(n.eps);
+  b.p.addcdiv_(b.m, root, -n.lr / n.correction1);
+  if (n.ema_weight > 0) b.ema.lerp_(b.p, n.ema_weight);
+}
+
+}  // namespace
+
+AdamW::AdamW(Parameters& parameters, const OptimizerConfig& config)
+    : parameters_(parameters), config_(config) {
+  c10::NoGradGuard no_grad;
+  moment1 = at::zeros_like(parameters.values());
+  moment2 = at::zeros_like(parameters.values());
+  ema = parameters.values().clone();
+}
+
+at::Tensor AdamW::gradient_norm() const {
+  return at::linalg_vector_norm(parameters_.gradients());
+}
+
+at::Tensor AdamW::clip_scale(const at::Tensor& norm) const {
+  if (config_.clip == 0) return at::ones({}, norm.options());
+  return (config_.clip / (norm + 1e-6)).clamp_max(1);
+}
+
+void AdamW::step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay) {
+  c10::NoGradGuard no_grad;
+  const Buffers buffers{parameters_.values(), parameters_.gradients(), moment1, moment2, ema,
+                        parameters_.decayed()};
+  const at::Tensor scale = clip_scale(norm);
+  AdamWNumbers numbers{.lr = lr,
+                       .beta1 = config_.beta1,
+                       .beta2 = config_.beta2,
+                       .eps = config_.eps,
+                       .weight_decay = config_.weight_decay,
+                       .correction1 = 1 - std::pow(config_.beta1, static_cast<double>(update)),
+                       .correction2 = 1 - std::pow(config_.beta2, static_cast<double>(update)),
+                       .clip_scale = 1,
+                       .ema_weight = average ? 1 - decay : 0};
+#ifdef POM_WITH_CUDA
+  if (buffers.p.is_cuda() && buffers.p.scalar_type() == at::kFloat) return step_cuda(buffers, numbers, scale);
+#endif
+  if (!buffers.p.is_cpu()) return step_composed(buffers, numbers, scale);
+  numbers.clip_scale = scale.item<double>();
+  if (buffers.p.scalar_type() == at::kDouble)
+    step_cpu<double>(buffers, numbers);
+  else
+    step_cpu<float>(buffers, numbers);
+}
+
+}  // namespace pom::train

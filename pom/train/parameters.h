@@ -1,0 +1,51 @@
+// All parameters of a network in one piece of memory, and their gradients in another: the optimizer goes over
+// them once, and a norm is one sum. Those that decay come first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/models/dipom.h"
+
+namespace pom::train {
+
+// A parameter's part of the flat memory.
+struct Slice {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t begin = 0, count = 0;
+};
+
+class Parameters {
+ public:
+  // The network's parameters become views of values(), their gradients views of gradients(); the network must
+  // not be moved to another device or dtype after that.
+  explicit Parameters(models::DiPoM& network);
+
+  at::Tensor& values() { return values_; }  // (n), fp32 or fp64, on the network's device
+  const at::Tensor& values() const { return values_; }
+  at::Tensor& gradients() { return gradients_; }     // (n); backward() adds to it
+  std::int64_t decayed() const { return decayed_; }  // of the first so many elements weights decay
+  const std::vector<Slice>& slices() const { return slices_; }
+
+  // Copies on the CPU by name, of anything laid out like values(); and back.
+  models::Weights named(const at::Tensor& flat) const;
+  void assign(at::Tensor& flat, const models::Weights& weights) const;
+
+  // The last parameter in the order of the forward pass whose part of `flat` is not finite; empty: all are.
+  std::string last_not_finite(const at::Tensor& flat) const;
+
+ private:
+  at::Tensor values_, gradients_;
+  std::vector<Slice> slices_;
+  std::vector<std::string> forward_order_;
+  std::int64_t decayed_ = 0;
+};
+
+// Matrices decay, and embeddings, biases and other vectors do not.
+bool decays(std::string_view name, std::int64_t dims);
+
+}  // namespace pom::train

@@ -1,0 +1,158 @@
+#include "pom/train/run_folder.h"
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include "pom/base/error.h"
+#include "pom/io/atomic_file.h"
+#include "pom/io/json_fields.h"
+
+namespace pom::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
+std::string numbers(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) text += (text.size() > 1 ? ", " : "") + number(value);
+  return text + "]";
+}
+
+// Whatever a file holds; empty where there is none.
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Adds to the end. A log that cannot be written is an error: a disk that is full would not take the next
+// checkpoint either.
+void append(const fs::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file << text << std::flush;
+  check(file.good(), "train: ", path.string(), ": cannot write: ", io::detail::errno_text(errno));
+}
+
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view key = "{\"step\": ";
+  std::int64_t step = -1;
+  if (line.starts_with(key)) std::from_chars(line.data() + key.size(), line.data() + line.size(), step);
+  return step;
+}
+
+void cut_log(const fs::path& path, std::int64_t step) {
+  const std::string all = contents(path);
+  if (all.empty()) return;
+  std::string kept;
+  std::istringstream lines(all);
+  for (std::string line; std::getline(lines, line);)
+    if (const std::int64_t of = step_of(line); of >= 0 && of <= step && line.ends_with('}'))
+      kept += line + "\n";
+  if (kept != all) io::write_file_atomically(path, kept);
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts;
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(!error, "train: ", path.string(), ": cannot make the folder: ", error.message());
+}
+
+// What a process that was killed had begun to write. The lock is ours: nobody else writes here.
+void remove_temporaries(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().starts_with(".pom-tmp-")) fs::remove(entry.path(), ignored);
+}
+
+fs::path prepared(const fs::path& path) {
+  make_folder(path);
+  return path;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {
+  const bool used = fs::exists(recipe()) || fs::exists(checkpoints());
+  check(resume || !used, "train: ", path_.string(),
+        ": holds a run already; go on with it (--resume) or give another folder (-o DIR)");
+  for (const fs::path& folder : {checkpoints(), samples(), model()}) make_folder(folder);
+  for (const fs::path& folder : {path_, samples(), model()}) remove_temporaries(folder);
+}
+
+RunLog::RunLog(const fs::path& folder, std::int64_t step) : folder_(folder), events_(folder, wall_seconds()) {
+  cut_log(folder_ / "log.jsonl", step);
+}
+
+void RunLog::line(const std::string& json) {
+  append(folder_ / "log.jsonl", json + "\n");
+}
+
+void RunLog::figures(const Figures& f) {
+  line(detail::concat("{\"step\": ", f.step, ", \"loss\": ", number(f.loss), ", \"rate\": ", number(f.rate),
+                      ", \"norm\": ", number(f.norm),
+                      ", \"pictures_per_second\": ", number(std::round(f.pictures_per_second * 10) / 10),
+                      ", \"seconds\": ", number(std::round(f.seconds * 100) / 100),
+                      ", \"skipped\": ", f.skipped, ", \"loss_by_time\": ", numbers(f.loss_by_time), "}"));
+  const double now = wall_seconds();
+  events_.scalar("train/loss", f.loss, f.step, now);
+  events_.scalar("train/rate", f.rate, f.step, now);
+  events_.scalar("train/gradient norm", f.norm, f.step, now);
+  events_.scalar("train/pictures per second", f.pictures_per_second, f.step, now);
+  for (std::size_t i = 0; i < f.loss_by_time.size(); ++i)
+    if (std::isfinite(f.loss_by_time[i]))
+      events_.scalar(detail::concat("train loss by time/0.", i), f.loss_by_time[i], f.step, now);
+}
+
+void RunLog::validation(std::int64_t step, const ValidationResult& result) {
+  line(detail::concat("{\"step\": ", step, ", \"validation_loss\": ", number(result.loss),
+                      ", \"validation_loss_by_time\": ", numbers(result.by_time), "}"));
+  const double now = wall_seconds();
+  events_.scalar("validation/loss", result.loss, step, now);
+  for (std::size_t i = 0; i < result.by_time.size(); ++i)
+    if (std::isfinite(result.by_time[i]))
+      events_.scalar(detail::concat("validation loss by time/0.", i), result.by_time[i], step, now);
+}
+
+void RunLog::message(std::string_view text) {
+  append(folder_ / "log.txt", detail::concat(time_text(), "  ", text, "\n"));
+}
+
+void RunLog::sheet(std::int64_t step, const fs::path& png, int width, int height) {
+  const std::string bytes = contents(png);
+  events_.image("samples", std::as_bytes(std::span(bytes)), width, height, step, wall_seconds());
+}
+
+void note_start(const fs::path& folder, const std::string& json) {
+  const fs::path path = folder / "run.json";
+  std::string before = contents(path);
+  const std::size_t end = before.rfind(']');
+  before =
+      end == std::string::npos ? "[" : before.substr(0, before.find_last_not_of(" \n", end - 1) + 1) + ",";
+  io::write_file_atomically(path, before + "\n" + json + "\n]\n");
+}
+
+}  // namespace pom::train

@@ -1,0 +1,70 @@
+// The folder of a run, which explains itself:
+//
+//   recipe.toml    every field as it was resolved
+//   run.json       versions, command, network, data, device; one object for each time the run was started
+//   log.jsonl      one object a line: losses, rates, validation
+//   log.txt        what was said, with times
+//   events.out.*   the same figures for TensorBoard
+//   samples/       sheets of fixed seeds
+//   checkpoints/   what --resume takes
+//   model/         the model folder of the newest checkpoint: pom sample --model RUN/model
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pom/io/events.h"
+#include "pom/io/folder_lock.h"
+#include "pom/train/learner.h"
+
+namespace pom::train {
+
+class RunFolder {
+ public:
+  // Makes the folder where it is missing and locks it. An error where another process trains in it, where it
+  // cannot be written, or where it holds a run and `resume` is false.
+  RunFolder(std::filesystem::path path, bool resume);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path recipe() const { return path_ / "recipe.toml"; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+  std::filesystem::path samples() const { return path_ / "samples"; }
+  std::filesystem::path model() const { return path_ / "model"; }
+
+ private:
+  std::filesystem::path path_;
+  io::FolderLock lock_;
+};
+
+// Figures of a stretch of training, for the log.
+struct Figures {
+  std::int64_t step = 0, skipped = 0;
+  double loss = 0, rate = 0, norm = 0, pictures_per_second = 0, seconds = 0;
+  std::vector<double> loss_by_time;
+};
+
+// The run's own record. Lines of steps after `step`, which a resumed run makes again, are cut off first.
+class RunLog {
+ public:
+  RunLog(const std::filesystem::path& folder, std::int64_t step);
+
+  void figures(const Figures& figures);
+  void validation(std::int64_t step, const ValidationResult& result);
+  void message(std::string_view text);  // into log.txt
+  void sheet(std::int64_t step, const std::filesystem::path& png, int width, int height);
+
+ private:
+  void line(const std::string& json);
+
+  std::filesystem::path folder_;
+  io::EventWriter events_;
+};
+
+// Adds an object to run.json's list.
+void note_start(const std::filesystem::path& folder, const std::string& json);
+
+}  // namespace pom::train

@@ -1,0 +1,193 @@
+"""The operator on a GPU: forward and every gradient against fp64, equal bits from run to run, and what the
+kernels leave to the composed operations. Skipped without a GPU or without CUDA kernels in the library."""
+
+import pytest
+import torch
+
+import libpom
+import oracle
+from libpom import _library
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.usefixtures("extension"),
+]
+SIZES = [(2, 1, 4), (3, 7, 24), (2, 257, 24), (1, 257, 192), (4, 64, 192), (2, 7, 5)]  # B, n, d
+
+
+@pytest.fixture(autouse=True)
+def _exact_products():
+    """fp32 products in fp32, and bf16 ones summed in fp32, for plain torch and for us."""
+    names = ("allow_tf32", "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    before = {name: getattr(torch.backends.cuda.matmul, name) for name in names}
+    for name in names:
+        setattr(torch.backends.cuda.matmul, name, False)
+    yield
+    for name, value in before.items():
+        setattr(torch.backends.cuda.matmul, name, value)
+
+
+def has_kernels():
+    return torch._C._dispatch_has_kernel_for_dispatch_key("pom::mixer_layer_train", "CUDA")
+
+
+def on_gpu(value):
+    if isinstance(value, dict):
+        return {name: on_gpu(tensor) for name, tensor in value.items()}
+    return None if value is None else value.cuda()
+
+
+def fused_layer(k):
+    def run(x, w):
+        with libpom.force("fused"):
+            return libpom.mixer_layer(x, x, *(w[name] for name in oracle.WEIGHTS), k)
+
+    return run
+
+
+def compare(ours, plain, tensors, dtype, note):
+    """ours and plain over `tensors`, judged by plain in fp64."""
+    with torch.no_grad():
+        grad = torch.randn_like(plain(**tensors))
+    truth = oracle.results(plain, oracle.upcast(tensors), grad)
+    got = oracle.results(ours, tensors, grad)
+    oracle.assert_close(got, oracle.results(plain, tensors, grad), truth, dtype, note)
+    again = oracle.results(ours, tensors, grad)
+    for name, value in got.items():
+        assert torch.equal(value, again[name]), f"{note} {name}: differs from run to run"
+
+
+def test_the_library_serves_cuda():
+    assert _library.serves(torch.device("cuda")), "the library has no operators for CUDA"
+    assert has_kernels(), "the library was built without CUDA kernels"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 6, 7, 16])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_self_mixing(size, k, dtype):
+    b, n, d = size
+    tensors = on_gpu({"x": oracle.draw_tokens(b, n, d, dtype), "w": oracle.draw_weights(d, k, 1, dtype)})
+    compare(fused_layer(k), lambda x, w: oracle.layer(x, x, w, k), tensors, dtype, f"{size} k={k}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("strided", [False, True])
+def test_cross_mixing(dtype, bias, strided):
+    """Queries and context of their own lengths, no biases, and strided tokens."""
+    tensors = {
+        "xq": oracle.draw_tokens(3, 5, 24, dtype, strided),
+        "xc": oracle.draw_tokens(3, 70, 24, dtype, strided),
+        "w": oracle.draw_weights(24, 2, 2, dtype, bias),
+    }
+
+    def run(xq, xc, w):
+        with libpom.force("fused"):
+            return libpom.mixer_layer(xq, xc, *(w[name] for name in oracle.WEIGHTS), 2)
+
+    compare(run, lambda xq, xc, w: oracle.layer(xq, xc, w, 2), on_gpu(tensors), dtype, "cross")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_between_projections(k, dtype):
+    """libpom.mixer itself, features not a multiple of anything."""
+    tensors = on_gpu({"ho": torch.randn(2, 33, k * 7).to(dtype), "se": torch.randn(2, 9, k * 7).to(dtype)})
+
+    def run(ho, se):
+        with libpom.force("fused"):
+            return libpom.mixer(ho, se, k)
+
+    compare(run, lambda ho, se: oracle.mixer(ho, se, k), tensors, dtype, f"mixer k={k}")
+
+
+@pytest.mark.parametrize("frozen", ["x", "w"])
+def test_some_inputs_need_no_gradient(frozen):
+    x, w = (
+        on_gpu(oracle.draw_tokens(2, 9, 24, torch.float32)),
+        on_gpu(oracle.draw_weights(24, 2, 1, torch.float32)),
+    )
+    tensors = [x, *w.values()]
+    for t in tensors:
+        t.requires_grad_()
+    want = torch.autograd.grad(fused_layer(2)(x, w).square().sum(), tensors)
+    for t in [x] if frozen == "x" else w.values():
+        t.requires_grad_(False)
+    wanted = [(t, g) for t, g in zip(tensors, want, strict=True) if t.requires_grad]
+    got = torch.autograd.grad(fused_layer(2)(x, w).square().sum(), [t for t, _ in wanted])
+    assert all(torch.equal(g, h) for g, (_, h) in zip(got, wanted, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 24), (2, 0, 24)], ids=str)
+def test_nothing_to_do(shape):
+    """No sequences; no queries: zero gradients of the right shapes."""
+    w = {
+        name: t.requires_grad_() for name, t in on_gpu(oracle.draw_weights(24, 2, 1, torch.bfloat16)).items()
+    }
+    xq = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    xc = torch.randn(shape[0], 5, 24, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    with libpom.force("fused"):
+        out = libpom.mixer_layer(xq, xc, *w.values(), 2)
+    assert out.shape == shape
+    for t, g in zip(
+        (xq, xc, *w.values()), torch.autograd.grad(out.sum(), (xq, xc, *w.values())), strict=True
+    ):
+        assert g.shape == t.shape and not g.any()
+
+
+def test_autocast():
+    """fp32 weights under autocast: the layer runs in bf16, gradients come back in fp32."""
+    pom = libpom.PoM(24, 2, 2).cuda()
+    x = torch.randn(3, 33, 24, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16), libpom.force("fused"):
+        out = pom(x)
+    assert out.dtype == torch.bfloat16
+    out.float().square().sum().backward()
+    got = [x.grad, *(p.grad for p in pom.parameters())]
+    exact = libpom.PoM(24, 2, 2).double()
+    exact.load_state_dict(pom.state_dict())
+    y = x.detach().cpu().double().requires_grad_()
+    exact(y).square().sum().backward()
+    for a, b in zip(got, [y.grad, *(p.grad for p in exact.parameters())], strict=True):
+        assert a.dtype == torch.float32
+        assert (a.cpu() - b).norm() <= 0.03 * b.norm()
+
+
+@pytest.mark.parametrize("case", ["keys", "full", "causal", "packed", "float64", "order"])
+def test_composed_where_no_kernel_is(case):
+    """Right results and gradients where CUDA has no kernel, and an error where one is asked for."""
+    k, dtype = (
+        (17, torch.float64) if case == "order" else (2, torch.float64 if case == "float64" else torch.float32)
+    )
+    tensors = {"x": oracle.draw_tokens(2, 8, 24, dtype), "w": oracle.draw_weights(24, k, 1, dtype)}
+    cu = torch.tensor([0, 3, 16], device="cuda") if case == "packed" else None
+    mask = {"keys": oracle.draw_mask("keys", 2, 8, 8), "full": oracle.draw_mask("full", 2, 8, 8)}.get(case)
+    plain = mask if case != "causal" else oracle.block_causal(8, 1).expand(2, -1, -1)
+    ours = libpom.causal if case == "causal" else on_gpu(mask)
+    if case == "packed":
+        tensors["x"] = tensors["x"].reshape(16, 24)
+
+    def run(x, w):
+        return libpom.mixer_layer(x, x, *(w[name] for name in oracle.WEIGHTS), k, ours, cu)
+
+    def reference(x, w):
+        if case == "packed":
+            return oracle.packed_layer(x, x, w, k, cu.tolist(), cu.tolist())
+        return oracle.layer(x, x, w, k, on_gpu(plain))
+
+    compare(run, reference, on_gpu(tensors), dtype, case)
+    with libpom.force("fused"), pytest.raises(libpom.Error, match="fused was asked for"):
+        run(**on_gpu(tensors))
+
+
+def test_second_derivatives():
+    """Through the composed operations, as on the CPU."""
+    w = on_gpu(oracle.draw_weights(6, 2, 1, torch.float32))
+    x = torch.randn(2, 5, 6, device="cuda", requires_grad=True)
+    (g,) = torch.autograd.grad(fused_layer(2)(x, w).sum(), x, create_graph=True)
+    (gg,) = torch.autograd.grad(g.square().sum(), x)
+    y = x.detach().double().requires_grad_()
+    (h,) = torch.autograd.grad(oracle.layer(y, y, oracle.upcast(w), 2).sum(), y, create_graph=True)
+    (hh,) = torch.autograd.grad(h.square().sum(), y)
+    torch.testing.assert_close(gg.double(), hh, rtol=1e-4, atol=1e-5)

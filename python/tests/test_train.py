@@ -1,0 +1,423 @@
+"""`pom train` as a person meets it: what it leaves, how it goes on, and what it says about mistakes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from training import (
+    RECIPE,
+    checkpoints,
+    differences,
+    environment,
+    pom_train,
+    program,
+    read_checkpoint,
+    state_of,
+    write_recipe,
+)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A run that is done, and its recipe."""
+    folder = tmp_path_factory.mktemp("done")
+    recipe = write_recipe(folder)
+    result = pom_train(
+        recipe, "-o", folder / "run", "--set", "log.sample_every=120", "--set", "sample.steps=4"
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == str(folder / "run" / "model")
+    return recipe, folder / "run"
+
+
+@pytest.fixture
+def copy(done, tmp_path):
+    """A copy of it that a test may spoil."""
+    shutil.copytree(done[1], tmp_path / "run")
+    return done[0], tmp_path / "run"
+
+
+def records(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+# ---- what a run leaves ----
+
+
+def test_the_folder_explains_itself(done):
+    _, run = done
+    recipe = (run / "recipe.toml").read_text()
+    assert "lr = 0.002" in recipe and "classes = 10" in recipe and "# learning rate" in recipe
+    starts = json.loads((run / "run.json").read_text())
+    assert starts[0]["parameters"] > 1000 and "tiny.toml" in starts[0]["command"] and starts[0]["version"]
+    assert [r["step"] for r in records(run) if "loss" in r] == list(range(20, 241, 20))
+    assert [r["step"] for r in records(run) if "validation_loss" in r] == [80, 160, 240]
+    assert all(len(r["loss_by_time"]) == 10 for r in records(run) if "loss" in r)
+    assert "validation loss" in (run / "log.txt").read_text()
+    sheets = sorted(path.name for path in (run / "samples").iterdir())
+    assert sheets == ["step_00000120.png", "step_00000240.png"]
+    with Image.open(run / "samples" / sheets[0]) as sheet:
+        assert sheet.width > 100
+    assert [path.name for path in checkpoints(run)] == [f"step_{n:08d}.safetensors" for n in (200, 220, 240)]
+
+
+def test_it_learns(done):
+    losses = [r["loss"] for r in records(done[1]) if "loss" in r]
+    assert losses[-1] < 0.75 * losses[0]
+    validation = [r["validation_loss"] for r in records(done[1]) if "validation_loss" in r]
+    assert validation[-1] < validation[0]
+
+
+def test_the_model_is_the_average_and_samples(done, tmp_path):
+    _, run = done
+    model = load_file(run / "model" / "model.safetensors")
+    tensors, _ = read_checkpoint(checkpoints(run)[-1])
+    for name, tensor in model.items():
+        torch.testing.assert_close(tensor, tensors["ema/" + name].to(torch.bfloat16), rtol=0, atol=0)
+    words = ["sample", "--model", run / "model", "--class", "star", "--steps", "2", "-o", tmp_path / "a.png"]
+    subprocess.run([program(), *map(str, words)], check=True, env=environment())
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (8, 8)
+
+
+def test_tensorboard_reads_the_events(done):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(done[1])).Reload()
+    tags = events.Tags()
+    assert {"train/loss", "train/rate", "validation/loss"} <= set(tags["scalars"])
+    assert tags["images"] == ["samples"]
+    ours = {r["step"]: r["loss"] for r in records(done[1]) if "loss" in r}
+    theirs = {e.step: e.value for e in events.Scalars("train/loss")}
+    assert theirs == pytest.approx(ours, rel=1e-6)
+
+
+# ---- going on ----
+
+
+def test_resume_of_a_finished_run_changes_nothing(copy):
+    recipe, run = copy
+    before = checkpoints(run)[-1].read_bytes()
+    result = pom_train(recipe, "-o", run, "--resume")
+    assert result.returncode == 0 and "going on from step 240" in result.stderr
+    assert checkpoints(run)[-1].read_bytes() == before
+
+
+def test_resume_from_the_run_folder_alone(copy):
+    _, run = copy
+    result = pom_train(run, "--resume", "--set", "run.steps=260", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["step"] == 260
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_leave(tmp_path, number):
+    recipe = write_recipe(tmp_path)
+    words = [program(), "train", str(recipe), "-o", str(tmp_path / "run"), "--set", "run.steps=1000000"]
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not checkpoints(tmp_path / "run") or "step_00000000" in checkpoints(tmp_path / "run")[-1].name:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    step = json.loads(read_checkpoint(checkpoints(tmp_path / "run")[-1])[1]["state"])["step"]
+    assert f"saved at step {step}" in said
+    # What was saved at that odd step goes on as if nothing had happened.
+    target = step + 20 - step % 20
+    for run, more in ((tmp_path / "run", ["--resume"]), (tmp_path / "whole", [])):
+        result = pom_train(recipe, "-o", run, "--set", f"run.steps={target}", *more)
+        assert result.returncode == 0, result.stderr
+    assert differences(tmp_path / "run", tmp_path / "whole") == []
+
+
+def test_minutes_save_and_leave(tmp_path):
+    recipe = write_recipe(tmp_path)
+    result = pom_train(
+        recipe, "-o", tmp_path / "run", "--minutes", "0.01", "--set", "run.steps=10000000", "--json"
+    )
+    assert result.returncode == 0 and json.loads(result.stdout)["end"] == "out of time"
+    assert "--resume goes on" in result.stderr
+
+
+def test_cooldown_from_a_checkpoint(copy):
+    recipe, run = copy
+    result = pom_train(recipe, "-o", run, "--resume", "--cooldown", "40")
+    assert result.returncode == 0, result.stderr
+    rates = {r["step"]: r["rate"] for r in records(run) if "rate" in r}
+    assert max(rates) == 280
+    assert rates[260] == pytest.approx(2e-3 * (1 - (19 / 40) ** 0.5))
+    assert rates[280] == pytest.approx(2e-3 * (1 - (39 / 40) ** 0.5))
+
+
+def test_a_cooldown_goes_on_after_a_stop(copy, tmp_path):
+    recipe, run = copy
+    shutil.copytree(run, tmp_path / "other")
+    assert pom_train(recipe, "-o", run, "--resume", "--cooldown", "40").returncode == 0
+    half = tmp_path / "other"
+    assert (
+        pom_train(recipe, "-o", half, "--resume", "--cooldown", "40", "--minutes", "0.0001").returncode == 0
+    )
+    assert pom_train(recipe, "-o", half, "--resume").returncode == 0
+    assert differences(run, half) == []
+
+
+def test_init_from_a_model_of_another_size(done, tmp_path):
+    recipe, run = done
+    result = pom_train(
+        *(recipe, "-o", tmp_path / "large", "--init-from", run / "model"),
+        *("--set", "data.size=[16, 16]", "--set", "run.steps=20", "--set", "optimizer.lr=0"),
+    )
+    assert result.returncode == 0, result.stderr
+    before, after = (load_file(r / "model/model.safetensors") for r in (run, tmp_path / "large"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert json.loads((tmp_path / "large/model/config.json").read_text())["sample"]["size"] == [16, 16]
+
+
+def test_init_from_another_network_is_refused(done, tmp_path):
+    recipe, run = done
+    result = pom_train(
+        *(recipe, "-o", tmp_path / "x", "--init-from", run / "model", "--set", "network.order=3")
+    )
+    assert result.returncode == 1 and "network.order: expected 3" in result.stderr
+
+
+def test_batches_in_parts_are_the_same_batches(tmp_path):
+    recipe = write_recipe(tmp_path)
+    losses = []
+    for parts in (1, 2):
+        run = tmp_path / f"parts_{parts}"
+        words = ["--set", f"batch.accumulate={parts}", "--set", "run.precision=fp64", "--set", "run.steps=40"]
+        assert pom_train(recipe, "-o", run, *words).returncode == 0
+        losses.append([r["loss"] for r in records(run) if "loss" in r])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_bf16_learns_like_fp32(tmp_path):
+    recipe = write_recipe(tmp_path)
+    losses = []
+    for precision in ("fp32", "bf16"):
+        run = tmp_path / precision
+        result = pom_train(recipe, "-o", run, "--set", f"run.precision={precision}")
+        assert result.returncode == 0, result.stderr
+        losses.append(records(run)[-1]["validation_loss"])
+        tensors, _ = read_checkpoint(checkpoints(run)[-1])
+        assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
+    assert losses[1] == pytest.approx(losses[0], rel=0.02) and losses[0] != losses[1]
+
+
+# ---- mistakes ----
+
+
+def refused(result, *words, code=1):
+    assert result.returncode == code, (result.returncode, result.stderr)
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("lr = 2e-3", "learning_rate = 2e-3"), ["line", "learning_rate", "unknown field"]),
+        (("lr = 2e-3", "ir = 2e-3"), ["optimizer.ir", '"lr"']),
+        (("lr = 2e-3", 'lr = "fast"'), ["optimizer.lr: expected a number"]),
+        (("size = 4", "size = 4.5"), ["batch.size: expected an integer"]),
+        (("[optimizer]", "[optimiser]"), ["optimiser", '"optimizer"']),
+        (("lr = 2e-3", "lr = 1e9"), ["optimizer.lr: expected 0 to 100"]),
+        (
+            ("warmup = 10", "cooldown = 9999"),
+            ["optimizer.cooldown: expected at most run.steps (240), got 9999"],
+        ),
+        (("size = [8, 8]", "size = [9, 8]"), ["data.size: expected sides that network.patch (2) divides"]),
+        (("size = 4\n", "size = 4\naccumulate = 3\n"), ["batch.accumulate: expected a divisor"]),
+        (("dim = 16", 'variant = "DiPoM-Q/2"'), ["unknown name", "DiPoM-"]),
+        (("[data]", '[data]\nkind = "folder"'), ["data.path: expected the folder of the pictures"]),
+        (("steps = 240", "steps = "), ["line 3"]),
+        (("steps = 240", 'device = "cuda:7"'), ["cuda:7"]),
+        (("steps = 240", 'device = "gpu"'), ["expected cpu, cuda, cuda:N or auto"]),
+    ],
+)
+def test_recipes_with_a_mistake(tmp_path, change, words):
+    assert change[0] in RECIPE
+    recipe = write_recipe(tmp_path, RECIPE.replace(change[0], change[1], 1))
+    refused(pom_train(recipe, "-o", tmp_path / "run"), *words, code=2)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "optimizer.lr"], "expected field=value"),
+        (["--set", "optimizer.rate=3"], "unknown field"),
+        (["--set", "batch.size=four"], "batch.size: expected an integer"),
+        (["--cooldown", "5"], "expected with --resume"),
+        (["--steps", "5"], "--steps"),
+    ],
+)
+def test_flags_with_a_mistake(tmp_path, words, said):
+    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "run", *words), said, code=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_recipe(tmp_path):
+    refused(pom_train(cwd=tmp_path), "expected a recipe", code=2)
+    refused(pom_train(tmp_path / "nothing.toml"), "nothing.toml", code=2)
+    refused(pom_train(tmp_path), "is a folder", code=2)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(copy):
+    recipe, run = copy
+    before = sorted(path.name for path in run.rglob("*"))
+    refused(pom_train(recipe, "-o", run), "holds a run already", "--resume")
+    assert sorted(path.name for path in run.rglob("*")) == before
+
+
+def test_two_trainers_in_one_folder(tmp_path):
+    recipe = write_recipe(tmp_path)
+    words = [program(), "train", str(recipe), "-o", str(tmp_path / "run"), "--set", "run.steps=1000000"]
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not checkpoints(tmp_path / "run"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        refused(pom_train(recipe, "-o", tmp_path / "run", "--resume"), str(process.pid))
+    finally:
+        process.kill()
+        process.wait()
+    assert pom_train(recipe, "-o", tmp_path / "run", "--resume", "--minutes", "0.0001").returncode == 0
+
+
+def test_resume_with_a_changed_recipe(copy):
+    recipe, run = copy
+    result = pom_train(recipe, "-o", run, "--resume", "--set", "network.dim=32", "--set", "optimizer.lr=1e-3")
+    refused(result, "network.dim: 16 -> 32", "everything else may change", "--init-from")
+    assert "optimizer.lr" not in result.stderr
+    result = pom_train(recipe, "-o", run, "--resume", "--set", "optimizer.lr=1e-3", "--set", "run.steps=250")
+    assert result.returncode == 0
+    assert "optimizer.lr: 0.002 -> 0.001" in result.stderr and "run.steps: 240 -> 250" in result.stderr
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_a_damaged_checkpoint_is_left_out(copy, damage):
+    recipe, run = copy
+    newest = checkpoints(run)[-1]
+    data = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        data[-100] ^= 1
+    newest.write_bytes({"cut": data[:-7], "flipped": data, "empty": b"", "text": b"not a checkpoint"}[damage])
+    result = pom_train(recipe, "-o", run, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert "left out step_00000240.safetensors" in result.stderr and "going on from step 220" in result.stderr
+    assert state_of(read_checkpoint(checkpoints(run)[-1])[1])["step"] == 240
+
+
+def test_all_checkpoints_damaged(copy):
+    recipe, run = copy
+    for path in checkpoints(run):
+        path.write_bytes(b"")
+    result = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=20")
+    assert result.returncode == 0
+    assert "starting from the beginning" in result.stderr
+
+
+@pytest.mark.parametrize("step", ["write", "sync", "rename"])
+def test_a_full_disk(copy, step):
+    recipe, run = copy
+    before = {path.name: path.read_bytes() for path in checkpoints(run)}
+    env = environment(POM_FAILPOINT=f"atomic_file.{step}:4:ENOSPC")
+    result = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=300", env=env)
+    refused(result, "No space left on device")
+    kept = {path.name: path.read_bytes() for path in checkpoints(run)}
+    assert before.items() <= kept.items() or len(kept) >= 3
+    assert not list(run.rglob(".pom-tmp-*"))
+    again = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=300")
+    assert again.returncode == 0 and state_of(read_checkpoint(checkpoints(run)[-1])[1])["step"] == 300
+
+
+def test_a_full_disk_is_found_before_the_work(tmp_path):
+    recipe = write_recipe(tmp_path)
+    env = environment(POM_FAILPOINT="atomic_file.write:3:ENOSPC")
+    result = pom_train(recipe, "-o", tmp_path / "run", env=env)
+    refused(result, "No space left on device")
+    assert not records(tmp_path / "run") if (tmp_path / "run/log.jsonl").exists() else True
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "locked" / "run"), "Permission denied")
+
+
+def test_a_file_where_the_folder_should_be(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "run"), str(tmp_path / "run"))
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+# ---- pictures from folders ----
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Two classes of small pictures, one of which is broken."""
+    for name, colour in (("red", (200, 30, 30)), ("blue", (30, 30, 200))):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(12):
+            shade = tuple(c + 2 * i for c in colour)
+            Image.new("RGB", (20, 12 + i), shade).save(tmp_path / "data" / name / f"{i:02d}.jpg")
+    return tmp_path / "data"
+
+
+FOLDER = [*("--set", "data.kind=folder", "--set", "data.validation=2", "--set", "run.steps=40")]
+
+
+def test_training_on_a_folder(pictures, tmp_path):
+    (pictures / "red" / "03.jpg").write_bytes((pictures / "red" / "03.jpg").read_bytes()[:50])
+    result = pom_train(
+        write_recipe(tmp_path), "-o", tmp_path / "run", *FOLDER, "--set", f"data.path={pictures}"
+    )
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "skipped" in line]
+    assert len(said) == 1 and "03.jpg" in said[0] and "1 so far" in said[0]
+    config = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert config["classes"] == ["blue", "red"] and config["network"]["classes"] == 2
+
+
+def test_folders_with_a_mistake(pictures, tmp_path):
+    recipe = write_recipe(tmp_path)
+
+    def train(path):
+        return pom_train(recipe, "-o", tmp_path / "run", *FOLDER, "--set", f"data.path={path}")
+
+    refused(train(tmp_path / "nowhere"), "nowhere")
+    refused(train(pictures / "red" / "03.jpg"), "03.jpg")
+    (pictures / "green").mkdir()
+    refused(train(pictures), "green")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- steps that are not finite ----
+
+
+def test_steps_that_are_not_finite(tmp_path):
+    """A rate so high that the weights overflow: steps are skipped and named, the run goes back, and gives up."""
+    recipe = write_recipe(
+        tmp_path, RECIPE.replace("lr = 2e-3\nwarmup = 10", "lr = 100.0\nclip = 0.0\neps = 0.0")
+    )
+    result = pom_train(
+        *(recipe, "-o", tmp_path / "run", "--set", "run.steps=2000", "--set", "log.checkpoint_every=2000")
+    )
+    refused(
+        result, "not finite", "skipped: first the", "back to the weights of step 0", "returns to a checkpoint"
+    )
+    text = (tmp_path / "run/log.txt").read_text()
+    assert "not finite" in text

@@ -1,0 +1,141 @@
+"""A run that is killed again and again ends as one that was never touched: weights, moments, average and place in
+the data, bit for bit.
+
+POM_KILLS=200 kills more often than CI does.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from training import (
+    checkpoints,
+    differences,
+    environment,
+    pom_train,
+    program,
+    read_checkpoint,
+    write_checkpoint,
+    write_recipe,
+)
+
+KILLS = int(os.environ.get("POM_KILLS", "30"))
+IN_SAVES = ["write", "sync", "close", "rename", "sync_folder"]
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """The recipe, the run that nobody killed, and how long it took."""
+    folder = tmp_path_factory.mktemp("untouched")
+    recipe = write_recipe(folder)
+    start = time.monotonic()
+    result = pom_train(recipe, "-o", folder / "run")
+    assert result.returncode == 0, result.stderr
+    return recipe, folder / "run", time.monotonic() - start
+
+
+def kill_at(moment, words):
+    """Starts the program and kills it after so many seconds; its exit status."""
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        return process.wait(timeout=moment)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        return process.wait()
+
+
+def kill_in_save(words, chance):
+    """The program kills itself within some write of a file, at a step of it that chance chooses."""
+    failpoint = f"atomic_file.{chance.choice(IN_SAVES)}:{chance.randint(3, 25)}"
+    return subprocess.run(
+        words,
+        env=environment(POM_FAILPOINT=failpoint),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ).returncode
+
+
+def test_killed_runs_end_like_the_untouched(untouched, tmp_path):
+    recipe, whole, seconds = untouched
+    chance = random.Random(int(os.environ.get("POM_KILL_SEED", "1")))
+    kills = in_saves = rounds = 0
+    while kills < KILLS:
+        run = tmp_path / f"round_{rounds}"
+        words = [program(), "train", str(recipe), "-o", str(run), "--resume", "--quiet"]
+        for attempt in range(200):
+            save = attempt % 2 == 0
+            status = kill_in_save(words, chance) if save else kill_at(chance.uniform(0, seconds), words)
+            assert status in (0, -signal.SIGKILL), status
+            if status == 0:
+                break
+            kills += 1
+            in_saves += save
+        else:
+            pytest.fail("the run made no progress")
+        rounds += 1
+        assert differences(whole, run) == []
+        assert (whole / "model/model.safetensors").read_bytes() == (
+            run / "model/model.safetensors"
+        ).read_bytes()
+        assert losses(whole) == losses(run)
+        assert not list(run.rglob(".pom-tmp-*")), "temporaries of killed processes were left"
+    print(f"{kills} kills in {rounds} runs, {in_saves} of them within a write")
+    assert in_saves * 3 >= kills
+
+
+def losses(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines if "loss" in line]
+
+
+def half(recipe, run):
+    result = pom_train(recipe, "-o", run, "--set", "run.steps=120")
+    assert result.returncode == 0, result.stderr
+
+
+def forget_ema(tensors, state):
+    for name in list(tensors):
+        if name.startswith("ema/"):
+            tensors[name] = tensors["weights/" + name.removeprefix("ema/")].clone()
+
+
+def forget_moments(tensors, state):
+    for name in tensors:
+        if name.startswith("moment"):
+            tensors[name].zero_()
+
+
+def forget_random(tensors, state):
+    state["draws"] = 0
+
+
+def forget_place(tensors, state):
+    state["place"] = 0
+
+
+def forget_nothing(tensors, state):
+    pass
+
+
+@pytest.mark.parametrize("forget", [forget_nothing, forget_ema, forget_moments, forget_random, forget_place])
+def test_everything_in_a_checkpoint_is_needed(untouched, tmp_path, forget):
+    """What a checkpoint leaves out shows in the result; what it keeps makes the result the same."""
+    recipe, whole, _ = untouched
+    half(recipe, tmp_path / "run")
+    path = checkpoints(tmp_path / "run")[-1]
+    tensors, metadata = read_checkpoint(path)
+    state = json.loads(metadata["state"])
+    forget(tensors, state)
+    write_checkpoint(path, tensors, metadata | {"state": json.dumps(state)})
+    result = pom_train(recipe, "-o", tmp_path / "run", "--resume")
+    assert result.returncode == 0, result.stderr
+    found = differences(whole, tmp_path / "run")
+    if forget is forget_nothing:
+        assert found == []
+    else:
+        assert [name for name in found if name.startswith(("weights/", "ema/"))]

@@ -1,0 +1,115 @@
+"""What the tests of `pom train` share: a tiny run, and how its state is read and compared."""
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+RECIPE = """
+[run]
+steps = 240
+seed = 5
+threads = 1
+[data]
+size = [8, 8]
+validation = 16
+workers = 1
+[network]
+dim = 16
+depth = 1
+patch = 2
+[batch]
+size = 4
+[optimizer]
+lr = 2e-3
+warmup = 10
+[ema]
+decay = 0.99
+[log]
+every = 20
+validate_every = 80
+checkpoint_every = 20
+keep = 3
+"""
+
+
+def program():
+    path = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
+    if not path.is_file():
+        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
+            pytest.fail(f"the program was not found: {path}")
+        pytest.skip("the program was not built")
+    return str(path)
+
+
+def environment(**more):
+    keep = {k: v for k, v in os.environ.items() if k not in ("POM_FAILPOINT", "NO_COLOR")}
+    return keep | {"OMP_WAIT_POLICY": "PASSIVE"} | {k: str(v) for k, v in more.items()}
+
+
+def pom_train(*arguments, env=None, **options):
+    words = [program(), "train", *map(str, arguments)]
+    options = {"capture_output": True, "text": True, "timeout": 300} | options
+    return subprocess.run(words, env=env or environment(), **options)
+
+
+def write_recipe(folder, text=RECIPE):
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def checkpoints(run):
+    """The newest last."""
+    return sorted((run / "checkpoints").glob("step_*.safetensors"))
+
+
+def read_checkpoint(path):
+    """Its tensors, and its metadata as texts."""
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+DTYPES = {"torch.float32": "F32", "torch.float64": "F64"}
+
+
+def digest(tensors, metadata):
+    """As pom/train/checkpoint.h describes it."""
+    sha = hashlib.sha256()
+
+    def part(data):
+        sha.update(f"{len(data)}:".encode() + data)
+
+    part(metadata["state"].encode())
+    part(metadata["recipe"].encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        shape = "(" + ", ".join(map(str, tensor.shape)) + ")"
+        for text in (name, DTYPES[str(tensor.dtype)], shape):
+            part(text.encode())
+        part(tensor.contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def write_checkpoint(path, tensors, metadata):
+    save_file(tensors, path, metadata | {"sha256": digest(tensors, metadata)})
+
+
+def state_of(metadata):
+    """All of it but the time that was spent."""
+    state = json.loads(metadata["state"])
+    state.pop("seconds")
+    return state
+
+
+def differences(one, other):
+    """Names of what is not equal, bit for bit, between the last checkpoints of two runs."""
+    (a, about_a), (b, about_b) = (read_checkpoint(checkpoints(run)[-1]) for run in (one, other))
+    assert a.keys() == b.keys()
+    found = [name for name in a if a[name].numpy().tobytes() != b[name].numpy().tobytes()]
+    return found + [k for k, v in state_of(about_a).items() if v != state_of(about_b)[k]]
