@@ -178,7 +178,8 @@ Slot* Loader::Impl::open_slot() {
   auto slot = std::make_unique<Slot>();
   std::vector<std::int64_t> sizes = {options.batch};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
-  slot->batch = {at::empty(sizes, type), at::empty({options.batch}, at::kLong), opened};
+  slot->batch = {at::empty(sizes, at::TensorOptions(type).pinned_memory(options.pinned)),
+                 at::empty({options.batch}, at::kLong), opened};
   slot->broken.resize(static_cast<std::size_t>(options.batch));
   slots.push_back(std::move(slot));
   opened += options.batch;

@@ -25,6 +25,7 @@ struct LoaderOptions {
   std::int64_t prefetch = 4;  // batches that may wait ready
   std::uint64_t seed = 0;     // of the order
   std::int64_t start = 0;     // where to go on: examples taken before
+  bool pinned = false;        // pictures in memory that a GPU reads while the host goes on
   // Called from next(), in order, once for each example that could not be read.
   std::function<void(const std::string& name, const std::string& why)> on_broken = {};
 };

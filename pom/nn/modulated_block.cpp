@@ -40,7 +40,12 @@ at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c)
   const at::Tensor normal = ops::modulated_norm(x, m[0], m[1], kNormEps);
   const at::Tensor mixed = attn ? attn->forward(normal) : pom->forward(normal);
   const auto [stream, again] = ops::gated_add_norm(x, mixed, g[0], gate_base_, m[2], m[3], kNormEps);
-  return ops::gated_add(stream, ffw->forward(again), g[1], gate_base_);
+  return ops::gated_add(stream, feed_forward(again), g[1], gate_base_);
+}
+
+at::Tensor ModulatedBlockImpl::feed_forward(const at::Tensor& x) {
+  const auto &up = ffw->at<torch::nn::LinearImpl>(0), &down = ffw->at<torch::nn::LinearImpl>(2);
+  return ops::feed_forward(x, up.weight, up.bias, down.weight, down.bias);
 }
 
 }  // namespace pom::nn

@@ -30,6 +30,8 @@ class ModulatedBlockImpl : public torch::nn::Module {
   torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
 
  private:
+  at::Tensor feed_forward(const at::Tensor& x);
+
   double gate_base_;  // gates are 1 + g around the mixer, g around attention
 };
 TORCH_MODULE(ModulatedBlock);

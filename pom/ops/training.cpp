@@ -48,6 +48,18 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows, const 
         ", got ", rows.defined() ? shape_text(rows) : "none");
 }
 
+void check_linear(const char* op, const char* name, const at::Tensor& weight, const at::Tensor& bias,
+                  std::int64_t in) {
+  check(weight.defined() && weight.dim() == 2 && weight.size(1) == in && weight.size(0) >= 1, op, ": ", name,
+        ": expected a weight (out, ", in, "), got ", weight.defined() ? shape_text(weight) : "none");
+  check(bias.defined() && bias.dim() == 1 && bias.size(0) == weight.size(0), op, ": ", name,
+        "_bias: expected (", weight.size(0), "), got ", bias.defined() ? shape_text(bias) : "none");
+}
+void check_alike(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
+  check(t.scalar_type() == x.scalar_type() && t.device() == x.device(), op, ": ", name, ": expected ",
+        x.scalar_type(), " on ", x.device(), " like x, got ", t.scalar_type(), " on ", t.device());
+}
+
 // ---- the choice of a path ----
 
 bool has_kernels(const at::Tensor& x, at::ScalarType branch) {
@@ -93,6 +105,11 @@ at::Tensor composed_add(const at::Tensor& x, const at::Tensor& y, const at::Tens
   const NoAutocast guard;
   const at::ScalarType sums = gate.scalar_type();
   return (x.to(sums) + y.to(sums) * (base + gate.unsqueeze(1))).to(x.scalar_type());
+}
+
+at::Tensor composed_feed_forward(const variable_list& in) {
+  const NoAutocast guard;
+  return at::linear(at::gelu(at::linear(in[0], in[1], in[2])), in[3], in[4]);
 }
 
 // The inputs under new names. Differentiating with respect to these gives each input's own share, also where
@@ -238,6 +255,28 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
   }
 };
 
+class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& up,
+                            const at::Tensor& up_bias, const at::Tensor& down, const at::Tensor& down_bias) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const detail::FeedForward r = detail::feed_forward_cpu(x, {up, up_bias, down, down_bias}, true);
+    ctx->save_for_backward({x, up, up_bias, down, down_bias, r.before});
+    return r.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list v = ctx->get_saved_variables();
+    if (at::GradMode::is_enabled()) {
+      const variable_list in = aliases({v.begin(), v.begin() + 5});
+      return composed_gradients({composed_feed_forward(in)}, grads, in, 5);
+    }
+    const detail::FeedForwardBackward g = detail::feed_forward_backward_cpu(
+        grads[0].contiguous(), v[0], {v[1], v[2], v[3], v[4]}, v[5], ctx->needs_input_grad(0));
+    return {g.dx, g.up, g.up_bias, g.down, g.down_bias};
+  }
+};
+
 }  // namespace
 
 at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps) {
@@ -286,6 +325,25 @@ std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::
   const detail::GatedNormForward r =
       detail::gated_add_norm_forward_cpu(in[0], in[1], in[2], base, in[3], in[4], eps);
   return {r.sum, r.out};
+}
+
+at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& up, const at::Tensor& up_bias,
+                        const at::Tensor& down, const at::Tensor& down_bias) {
+  constexpr const char* op = "feed_forward";
+  check_stream(op, "x", x);
+  check_linear(op, "up", up, up_bias, x.size(2)), check_linear(op, "down", down, down_bias, up.size(0));
+  const at::ScalarType dtype = branch_type(x);
+  const bool lowered = at::autocast::is_autocast_enabled(x.device().type()) && x.scalar_type() != at::kDouble;
+  variable_list in{x, up, up_bias, down, down_bias};
+  if (lowered)
+    for (at::Tensor& t : in) t = at::autocast::cached_cast(dtype, t, x.device().type());
+  const char* const names[] = {"x", "up", "up_bias", "down", "down_bias"};
+  for (std::size_t i = 1; i < in.size(); ++i) check_alike(op, names[i], in[i], in[0]);
+  if (!x.is_cpu() || !fused(op, in[0], dtype, in)) return composed_feed_forward(in);
+  for (at::Tensor& t : in) t = t.contiguous();
+  if (wants_graph(in)) return FeedForwardFunction::apply(in[0], in[1], in[2], in[3], in[4]);
+  at::AutoDispatchBelowADInplaceOrView guard;
+  return detail::feed_forward_cpu(in[0], {in[1], in[2], in[3], in[4]}, false).out;
 }
 
 }  // namespace pom::ops

@@ -21,4 +21,9 @@ std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::
                                                  const at::Tensor& gate, double base, const at::Tensor& scale,
                                                  const at::Tensor& shift, double eps);
 
+// gelu(x W_up + b_up) W_down + b_down, exact GELU: x (B, N, in), weights (hidden, in) and (out, hidden) as
+// torch::nn::Linear has them. Under autocast all of it is of the lower precision.
+at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& up, const at::Tensor& up_bias,
+                        const at::Tensor& down, const at::Tensor& down_bias);
+
 }  // namespace pom::ops

@@ -46,6 +46,22 @@ GatedNormBackward gated_add_norm_backward_cpu(const at::Tensor& dsum, const at::
                                               const at::Tensor& gate, double base, const at::Tensor& scale,
                                               const at::Tensor& mean, const at::Tensor& rstd);
 
+// gelu(x W_up + b_up) W_down + b_down on the CPU; x, weights and biases of one dtype, contiguous.
+struct FeedForwardWeights {
+  at::Tensor up, up_bias, down, down_bias;  // (hidden, in), (hidden), (out, hidden), (out)
+};
+struct FeedForward {
+  at::Tensor out;
+  at::Tensor before;  // the activation's input, in the kernels' own order; undefined where not asked for
+};
+struct FeedForwardBackward {
+  at::Tensor dx, up, up_bias, down, down_bias;
+};
+FeedForward feed_forward_cpu(const at::Tensor& x, const FeedForwardWeights& weights, bool save);
+FeedForwardBackward feed_forward_backward_cpu(const at::Tensor& dout, const at::Tensor& x,
+                                              const FeedForwardWeights& weights, const at::Tensor& before,
+                                              bool need_x);
+
 #ifdef POM_WITH_CUDA  // sums over tokens in a fixed order: equal bits from run to run
 NormForward modulated_norm_forward_cuda(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                                         double eps, at::ScalarType out_dtype);

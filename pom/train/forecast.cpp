@@ -17,14 +17,15 @@ double seconds_now() {
 
 constexpr double measured_seconds = 5;  // of steps, and a fifth of it of the data alone
 
-data::LoaderOptions loader_options(const Recipe& recipe) {
+data::LoaderOptions loader_options(const Recipe& recipe, const at::Device& device) {
   return {.batch = recipe.batch.size,
           .workers = recipe.data.workers,
-          .seed = static_cast<std::uint64_t>(recipe.run.seed)};
+          .seed = static_cast<std::uint64_t>(recipe.run.seed),
+          .pinned = device.is_cuda()};
 }
 
-double loader_rate(const Recipe& recipe, const data::Split& data) {
-  data::Loader loader(data.training, loader_options(recipe));
+double loader_rate(const Recipe& recipe, const data::Split& data, const at::Device& device) {
+  data::Loader loader(data.training, loader_options(recipe, device));
   loader.next();
   std::int64_t pictures = 0;
   const double start = seconds_now();
@@ -36,15 +37,22 @@ double loader_rate(const Recipe& recipe, const data::Split& data) {
 
 // The second step is the first that counts: libraries choose and prepare their code in the first.
 double step_seconds(const Recipe& recipe, const data::Split& data, const at::Device& device) {
-  data::Loader loader(data.training, loader_options(recipe));
+  data::Loader loader(data.training, loader_options(recipe, device));
   Learner learner(recipe, device);
   State state;
-  learner.step(loader.next(), state);
+  Prepared prepared = learner.prepare(loader.next(), state.seed, state.draws);
+  const auto step = [&] {
+    Prepared next;
+    learner.step(prepared, state,
+                 [&] { next = learner.prepare(loader.next(), state.seed, state.draws + 1); });
+    prepared = std::move(next);
+  };
+  step();
   synchronize(device);
   std::int64_t steps = 0;
   const double start = seconds_now();
   do {
-    learner.step(loader.next(), state);
+    step();
     ++steps;
   } while (seconds_now() - start < measured_seconds);
   synchronize(device);
@@ -78,7 +86,7 @@ TrainForecast forecast(const Recipe& recipe) {
   result.device = device_text(device);
   result.parameters = models::count_parameters(complete.network);
   result.steps = recipe.run.steps;
-  result.loader_pictures_per_second = loader_rate(complete, data);
+  result.loader_pictures_per_second = loader_rate(complete, data, device);
   result.seconds_per_step = step_seconds(complete, data, device);
   result.pictures_per_second = static_cast<double>(recipe.batch.size) / result.seconds_per_step;
   result.memory_bytes = memory_of(complete, data.training->shape());

@@ -4,11 +4,12 @@
 #include <cmath>
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
+#include "pom/base/error.h"
 #include "pom/train/device.h"
 #include "pom/train/schedule.h"
 
@@ -35,16 +36,39 @@ std::vector<float> to_host(const std::vector<at::Tensor>& parts) {
   return {values, values + host.numel()};
 }
 
+// All that the host wants to know of a step, in one transfer.
+StepResult result_of(const std::vector<at::Tensor>& losses, const std::vector<at::Tensor>& times,
+                     const at::Tensor& norm) {
+  const at::Tensor each = at::cat(losses), all_times = at::cat(times);
+  const at::Tensor host = at::cat({each.mean().reshape(1), norm.reshape(1).to(each.scalar_type()), each,
+                                   all_times.to(each.scalar_type())})
+                              .to(at::kCPU, at::kDouble);
+  const double* values = host.const_data_ptr<double>();
+  const std::int64_t B = each.numel();
+  StepResult result;
+  result.loss = values[0];
+  result.norm = values[1];
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.norm);
+  result.losses.assign(values + 2, values + 2 + B);
+  result.times.assign(values + 2 + B, values + 2 + 2 * B);
+  return result;
+}
+
+// Those that can be read; the loader tells people about the others.
 std::pair<at::Tensor, at::Tensor> examples(const data::Dataset& dataset, std::int64_t first,
                                            std::int64_t count) {
   std::vector<at::Tensor> pictures;
-  at::Tensor labels = at::empty({count}, at::kLong);
+  std::vector<std::int64_t> labels;
   for (std::int64_t i = 0; i < count; ++i) {
-    const data::Example example = dataset.get(first + i, 0);
-    pictures.push_back(example.picture);
-    labels.data_ptr<std::int64_t>()[i] = example.label;
+    try {
+      const data::Example example = dataset.get(first + i, 0);
+      pictures.push_back(example.picture);
+      labels.push_back(example.label);
+    } catch (const Error&) {
+    }
   }
-  return {at::stack(pictures), labels};
+  if (pictures.empty()) return {};
+  return {at::stack(pictures), at::tensor(labels, at::kLong)};
 }
 
 std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe) {
@@ -75,40 +99,45 @@ Learner::Learner(const Recipe& recipe, const at::Device& device)
       objective_(recipe) {}
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
-  const at::Tensor x = data::to_model_range(pictures.to(device_));
+  const at::Tensor x =
+      data::to_model_range(pictures.to(device_, pictures.scalar_type(), /*non_blocking=*/true));
   const at::Tensor latents = codec_ ? codec_->encode(x) : (x - recipe_.codec.shift) * recipe_.codec.scale;
   return latents.to(master_dtype(recipe_.run.precision));
 }
 
-Learner::Parts Learner::in_parts(const data::Batch& batch, const State& state,
+Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const {
+  Prepared prepared{.batch = batch, .x0 = {}, .draws = {}};
+  const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
+  const DrawKey key{static_cast<std::uint64_t>(seed), static_cast<std::uint32_t>(draw)};
+  for (std::int64_t first = 0; first < B; first += part) {
+    prepared.x0.push_back(to_latents(batch.pictures.narrow(0, first, part)));
+    prepared.draws.push_back(
+        objective_.draw(key, prepared.x0.back(), batch.labels.narrow(0, first, part), first));
+  }
+  return prepared;
+}
+
+Learner::Parts Learner::in_parts(const Prepared& prepared,
                                  const std::function<void(const at::Tensor&)>& use) {
   Parts parts;
-  const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
-  const DrawKey key{static_cast<std::uint64_t>(state.seed), static_cast<std::uint32_t>(state.draws)};
-  for (std::int64_t first = 0; first < B; first += part) {
-    const at::Tensor x0 = to_latents(batch.pictures.narrow(0, first, part));
-    const Draw draw = objective_.draw(key, x0, batch.labels.narrow(0, first, part), first);
+  for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Precision precision(device_, recipe_.run.precision);
-    const at::Tensor each = objective_.losses(network_, x0, draw);
-    use(each);
-    parts.losses.push_back(each.detach());
-    parts.times.push_back(draw.times);
+    const at::Tensor losses = objective_.losses(network_, prepared.x0[i], prepared.draws[i]);
+    use(losses);
+    parts.losses.push_back(losses.detach());
+    parts.times.push_back(prepared.draws[i].times);
   }
   return parts;
 }
 
-StepResult Learner::step(const data::Batch& batch, State& state) {
-  StepResult result;
-  const double B = static_cast<double>(batch.pictures.size(0));
+StepResult Learner::step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile) {
+  const std::int64_t B = prepared.batch.pictures.size(0);
   parameters_.gradients().zero_();
-  const Parts parts =
-      in_parts(batch, state, [&](const at::Tensor& losses) { (losses.sum() / B).backward(); });
+  const Parts parts = in_parts(
+      prepared, [&](const at::Tensor& losses) { (losses.sum() / static_cast<double>(B)).backward(); });
   const at::Tensor norm = optimizer_.gradient_norm();
-  result.losses = to_host(parts.losses);
-  result.times = to_host(parts.times);
-  result.loss = at::cat(parts.losses).mean().item<double>();
-  result.norm = norm.item<double>();
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.norm);
+  if (meanwhile) meanwhile();
+  StepResult result = result_of(parts.losses, parts.times, norm);
   const Cooldown asked{state.cooldown_from, state.cooldown_steps};
   result.rate = learning_rate(recipe_.optimizer, recipe_.run.steps, state.step, asked);
   if (result.finite) {
@@ -117,25 +146,25 @@ StepResult Learner::step(const data::Batch& batch, State& state) {
     optimizer_.step(norm, result.rate, update, average, ema_decay(recipe_.ema, update / recipe_.ema.every));
     state.bad_in_row = 0;
   } else {
-    result.culprit = find_culprit(batch, state);
+    result.culprit = find_culprit(prepared);
     ++state.skipped, ++state.bad_in_row;
   }
   ++state.step, ++state.draws;
-  state.place = batch.first + batch.pictures.size(0);
+  state.place = prepared.batch.first + B;
   return result;
 }
 
 // Goes through the batch again, looking at each layer's result, then at the gradients that are still there,
 // the last layer's first: that is the way they came.
-std::string Learner::find_culprit(const data::Batch& batch, const State& state) {
-  if (batch.pictures.is_floating_point() && !finite(batch.pictures)) return "the data";
+std::string Learner::find_culprit(const Prepared& prepared) {
+  if (prepared.batch.pictures.is_floating_point() && !finite(prepared.batch.pictures)) return "the data";
   std::string culprit;
   network_->set_observer([&](std::string_view layer, const at::Tensor& out) {
     if (culprit.empty() && !finite(out)) culprit = layer;
   });
   {
     c10::NoGradGuard no_grad;
-    in_parts(batch, state, [](const at::Tensor&) {});
+    in_parts(prepared, [](const at::Tensor&) {});
   }
   network_->set_observer({});
   if (!culprit.empty()) return "the output of " + culprit;
@@ -151,6 +180,7 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
   const std::int64_t total = dataset.size();
   for (std::int64_t first = 0; first < total; first += validation_batch) {
     const auto [pictures, labels] = examples(dataset, first, std::min(validation_batch, total - first));
+    if (!pictures.defined()) continue;
     const at::Tensor x0 = to_latents(pictures);
     const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, labels, first, total);
     const Precision precision(device_, recipe_.run.precision);
@@ -158,6 +188,7 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
     parts.times.push_back(draw.times);
   }
   parameters_.values().copy_(trained);
+  check(!parts.losses.empty(), "train: validation: expected examples that can be read, got none of ", total);
   return {at::cat(parts.losses).mean().item<double>(),
           loss_by_time(to_host(parts.losses), to_host(parts.times))};
 }

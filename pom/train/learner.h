@@ -17,6 +17,13 @@
 
 namespace pom::train {
 
+// A batch where the network is, with everything that is drawn for it, in the parts it is computed in.
+struct Prepared {
+  data::Batch batch;
+  std::vector<at::Tensor> x0;
+  std::vector<Draw> draws;
+};
+
 struct StepResult {
   double loss = 0, norm = 0;         // of the batch, and of its gradient before the clip
   double rate = 0;                   // the learning rate of this step
@@ -38,8 +45,14 @@ class Learner {
   // A complete recipe (classes and channels known). Weights are the network's first values.
   Learner(const Recipe& recipe, const at::Device& device);
 
-  // One step on a batch, which counts in `state` also where it was not finite.
-  StepResult step(const data::Batch& batch, State& state);
+  // For the step that is the `draw`-th to draw noise. On a GPU this only starts the work.
+  Prepared prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const;
+  // One step on a batch prepared for (state.seed, state.draws), which counts in `state` also where it was not
+  // finite. `meanwhile` is called once the device is busy and before its result is waited for.
+  StepResult step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile = {});
+  StepResult step(const data::Batch& batch, State& state) {
+    return step(prepare(batch, state.seed, state.draws), state);
+  }
 
   // The loss of the average's weights on every example, with fixed noise at fixed times.
   ValidationResult validate(const data::Dataset& dataset, std::uint64_t seed);
@@ -61,9 +74,8 @@ class Learner {
   };
   at::Tensor to_latents(const at::Tensor& pictures) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
-  Parts in_parts(const data::Batch& batch, const State& state,
-                 const std::function<void(const at::Tensor&)>& use);
-  std::string find_culprit(const data::Batch& batch, const State& state);
+  Parts in_parts(const Prepared& prepared, const std::function<void(const at::Tensor&)>& use);
+  std::string find_culprit(const Prepared& prepared);
 
   Recipe recipe_;
   at::Device device_;

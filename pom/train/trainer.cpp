@@ -66,7 +66,7 @@ class Run {
   void log_figures(const StepResult& result, Progress& progress);
   void validate(Progress& progress);
   void draw_sheet(Progress& progress);
-  void save();
+  void save(Progress* sheet = nullptr);
   void say(const std::string& text, Progress* progress = nullptr);
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   std::int64_t last() const {
@@ -82,6 +82,7 @@ class Run {
   std::optional<Learner> learner_;
   std::optional<RunLog> log_;
   std::unique_ptr<data::Loader> loader_;
+  Prepared next_;  // what the next step computes, made ready during the one before
   State state_;
   std::int64_t saved_step_ = -1;
   Stretch stretch_;
@@ -184,6 +185,7 @@ void Run::start_loader() {
                           .workers = recipe_.data.workers,
                           .seed = static_cast<std::uint64_t>(state_.seed),
                           .start = state_.place,
+                          .pinned = learner_->device().is_cuda(),
                           .on_broken = [this](const std::string& name, const std::string& why) {
                             say(detail::concat("skipped ", name, " (", loader_->broken(), " so far): ", why));
                           }});
@@ -213,6 +215,7 @@ RunResult Run::train() {
 
 // False where it was asked to leave early.
 bool Run::steps(Progress& progress) {
+  if (state_.step < last()) next_ = learner_->prepare(loader_->next(), state_.seed, state_.draws);
   while (state_.step < last()) {
     if (watch_.stop && watch_.stop->load()) {
       result_.end = End::stopped;
@@ -222,7 +225,10 @@ bool Run::steps(Progress& progress) {
       result_.end = End::out_of_time;
       return false;
     }
-    const StepResult result = learner_->step(loader_->next(), state_);
+    Prepared next;
+    const StepResult result = learner_->step(
+        next_, state_, [&] { next = learner_->prepare(loader_->next(), state_.seed, state_.draws + 1); });
+    next_ = std::move(next);
     progress.set(state_.step);
     after_step(result, progress);
   }
@@ -236,8 +242,7 @@ void Run::after_step(const StepResult& result, Progress& progress) {
   if (due(recipe_.log.every) || end) log_figures(result, progress);
   if (due(recipe_.log.validate_every) || (end && recipe_.log.validate_every > 0)) validate(progress);
   const bool sheet = due(recipe_.log.sample_every) || (end && recipe_.log.sample_every > 0);
-  if (due(recipe_.log.checkpoint_every) || sheet || end) save();
-  if (sheet) draw_sheet(progress);
+  if (due(recipe_.log.checkpoint_every) || sheet || end) save(sheet ? &progress : nullptr);
 }
 
 void Run::take_bad_step(const StepResult& result, Progress& progress) {
@@ -300,14 +305,16 @@ void Run::validate(Progress& progress) {
 
 // ---- what stays ----
 
-void Run::save() {
+// The checkpoint comes last: a run that is killed before it makes the model and the sheet again.
+void Run::save(Progress* sheet) {
   Checkpoint checkpoint = learner_->snapshot(state_);
   checkpoint.state.seconds = seconds();
   if (saved_step_ >= 0 && state_.step > saved_step_) checkpoint.state.rollbacks = state_.rollbacks = 0;
   checkpoint.recipe = recipe_text(recipe_);
+  write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema);
+  if (sheet) draw_sheet(*sheet);
   write_checkpoint(folder_.checkpoints(), checkpoint);
   prune_checkpoints(folder_.checkpoints(), recipe_.log.keep);
-  write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema);
   saved_step_ = state_.step;
 }
 

@@ -106,16 +106,16 @@ TEST_P(Training, ValuesAndGradients) {
 // One pass or two: the same bits (but for the rounding between the two to bf16), and threads change none.
 TEST_P(Training, OnePassAndThreadsChangeNoBit) {
   const auto [shape, types] = GetParam();
-  if (types.first != types.second) GTEST_SKIP() << "one pass is for branches in one dtype";
+  const bool mixed = types.first != types.second;  // one pass is for branches that autocast lowers or none
   const Tensors made = shape.make(types.first, types.second), in = leaves(made);
   const int before = at::get_num_threads();
   at::set_num_threads(1);
-  Tensors first = types.first == at::kBFloat16 ? together(in) : apart(in);
+  Tensors first = types.first == at::kBFloat16 && !mixed ? together(in) : apart(in);
   const Tensors slopes = gradients(first, in);
   first.insert(first.end(), slopes.begin(), slopes.end());
   for (const int threads : {1, 2, 3}) {
     at::set_num_threads(threads);
-    Tensors all = together(in);
+    Tensors all = mixed ? apart(in) : together(in);
     const Tensors found = gradients(all, in);
     all.insert(all.end(), found.begin(), found.end());
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -177,6 +177,75 @@ TEST(TrainingGradients, NoneWhereNoneIsWanted) {
   EXPECT_FALSE(modulated_norm(wanted[0], wanted[3], wanted[4], kEps).requires_grad());
 }
 
+// x, up, up_bias, down, down_bias
+struct FeedForwardCase {
+  std::int64_t B, N, in, hidden, out;
+  Tensors make(at::ScalarType dtype) const {
+    at::manual_seed(5);
+    const auto scaled = [&](at::IntArrayRef shape, double size) {
+      return (at::randn(shape, at::kDouble) * size).to(dtype);
+    };
+    return {scaled({B, N, in}, 1), scaled({hidden, in}, 1 / std::sqrt(static_cast<double>(in))),
+            scaled({hidden}, 0.3), scaled({out, hidden}, 1 / std::sqrt(static_cast<double>(hidden))),
+            scaled({out}, 0.3)};
+  }
+};
+at::Tensor plain_feed_forward(const Tensors& in) {
+  return at::linear(at::gelu(at::linear(in[0], in[1], in[2])), in[3], in[4]);
+}
+Tensors fused_feed_forward(const Tensors& in) {
+  return {feed_forward(in[0], in[1], in[2], in[3], in[4])};
+}
+
+class FeedForwards : public testing::TestWithParam<std::tuple<FeedForwardCase, at::ScalarType>> {};
+
+TEST_P(FeedForwards, ValuesGradientsAndThreads) {
+  const auto [shape, dtype] = GetParam();
+  const PathGuard forced(Path::fused);
+  const Tensors made = shape.make(dtype), wide = leaves(made, true), in = leaves(made);
+  const Tensors expected{plain_feed_forward(wide)}, slopes = gradients(expected, wide);
+  const double limit = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-5 : 3e-2;
+  const Tensors outs = fused_feed_forward(in), found = gradients(outs, in);
+  EXPECT_EQ(outs[0].scalar_type(), dtype);
+  EXPECT_LT(distance(outs[0], expected[0]), limit);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    EXPECT_EQ(found[i].scalar_type(), dtype);
+    EXPECT_LT(distance(found[i], slopes[i]), limit) << "input " << i;
+  }
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    const Tensors again = gradients(fused_feed_forward(in), in);
+    for (std::size_t i = 0; i < in.size(); ++i)
+      EXPECT_TRUE(at::equal(again[i], found[i])) << "input " << i << ", " << threads << " threads";
+  }
+  at::set_num_threads(before);
+  const torch::NoGradGuard none;
+  EXPECT_TRUE(at::equal(fused_feed_forward(in)[0], outs[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, FeedForwards,
+    testing::Combine(testing::Values(FeedForwardCase{2, 3, 8, 20, 8}, FeedForwardCase{3, 67, 37, 100, 5},
+                                     FeedForwardCase{1, 1, 1, 1, 1}, FeedForwardCase{2, 300, 48, 210, 48},
+                                     FeedForwardCase{5, 257, 64, 192, 96}),
+                     testing::Values(at::kFloat, at::kDouble, at::kBFloat16)));
+
+TEST(FeedForwardGradients, OfSecondOrderOfSomeAndOfNone) {
+  const Tensors made = FeedForwardCase{2, 5, 6, 9, 4}.make(at::kDouble), in = leaves(made),
+                wide = leaves(made);
+  const Tensors expected = second([](const Tensors& t) { return Tensors{plain_feed_forward(t)}; }, wide);
+  const Tensors found = second(fused_feed_forward, in);
+  for (std::size_t i = 0; i < in.size(); ++i) EXPECT_LT(distance(found[i], expected[i]), 1e-11) << i;
+  Tensors frozen = made;
+  frozen[1] = made[1].clone().requires_grad_();
+  const Tensors one = gradients(fused_feed_forward(frozen), {frozen[1]});
+  EXPECT_LT(distance(one[0], gradients({plain_feed_forward(wide)}, {wide[1]})[0]), 1e-11);
+  const Tensors empty = leaves(FeedForwardCase{2, 0, 6, 9, 4}.make(at::kFloat));
+  for (const at::Tensor& g : gradients(fused_feed_forward(empty), empty))
+    EXPECT_TRUE((g == 0).all().item<bool>());
+}
+
 struct Autocast {
   Autocast() {
     at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -203,6 +272,29 @@ TEST(TrainingAutocast, KeepsTheStream) {
     const Tensors found = gradients(outs, in);
     for (std::size_t i = 0; i < in.size(); ++i) {
       EXPECT_EQ(found[i].scalar_type(), in[i].scalar_type());
+      EXPECT_LT(distance(found[i], slopes[i]), 3e-2) << i;
+    }
+  }
+}
+
+TEST(TrainingAutocast, LowersFeedForwards) {
+  const Tensors made = FeedForwardCase{2, 70, 24, 48, 24}.make(at::kFloat), wide = leaves(made, true);
+  const at::Tensor expected = plain_feed_forward(wide);
+  const Tensors slopes = gradients({expected}, wide);
+  for (const Path path : {Path::fused, Path::composed}) {
+    const PathGuard guard(path);
+    const Tensors in = leaves(made);
+    Tensors outs;
+    {
+      const Autocast autocast;
+      outs = fused_feed_forward(in);
+      at::autocast::clear_cache();
+    }
+    EXPECT_EQ(outs[0].scalar_type(), at::kBFloat16);
+    EXPECT_LT(distance(outs[0], expected), 2e-2);
+    const Tensors found = gradients(outs, in);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      EXPECT_EQ(found[i].scalar_type(), at::kFloat);
       EXPECT_LT(distance(found[i], slopes[i]), 3e-2) << i;
     }
   }
@@ -246,6 +338,10 @@ TEST(TrainingErrors, NameTheArgument) {
   says(message_of([&] { gated_add(x, x.narrow(1, 0, 2), rows, kBase); }), "y: expected shape (2, 3, 8)");
   says(message_of([&] { gated_add(x, x, rows.unsqueeze(1), kBase); }), "gate: expected");
   says(message_of([&] { gated_add(x.to(at::kLong), x, rows, kBase); }), "x: expected float32");
+  const at::Tensor up = at::randn({16, 8}), b = at::randn({16});
+  says(message_of([&] { feed_forward(x, up, b, up, b); }), "feed_forward: down: expected a weight (out, 16)");
+  says(message_of([&] { feed_forward(x, up, rows, up.t(), rows); }), "up_bias: expected (16)");
+  says(message_of([&] { feed_forward(x, up.to(at::kDouble), b, up.t(), rows[0]); }), "up: expected Float");
   const PathGuard forced(Path::fused);
   says(message_of([&] { modulated_norm(x.to(at::kHalf), rows, rows, kEps); }), "path: fused was asked for");
 }

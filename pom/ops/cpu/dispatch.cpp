@@ -4,6 +4,7 @@
 
 #include "pom/base/error.h"
 #include "pom/ops/cpu/dense.h"
+#include "pom/ops/cpu/feed_forward.h"
 #include "pom/ops/cpu/kernels.h"
 #include "pom/ops/cpu/modulation.h"
 
@@ -11,6 +12,7 @@ namespace pom::ops::cpu {
 
 const Kernels* kernels_base(DType dtype);
 const DenseKernels* dense_base(DType dtype);
+const FeedForwardKernels* feed_forward_base(DType dtype);
 const ModulationKernels* modulation_base(DType stream, DType branch);
 #if defined(POM_X86)
 const Kernels* kernels_avx2(DType dtype);
@@ -19,6 +21,9 @@ const Kernels* kernels_avx512bf16(DType dtype);
 const DenseKernels* dense_avx2(DType dtype);
 const DenseKernels* dense_avx512(DType dtype);
 const DenseKernels* dense_avx512bf16(DType dtype);
+const FeedForwardKernels* feed_forward_avx2(DType dtype);
+const FeedForwardKernels* feed_forward_avx512(DType dtype);
+const FeedForwardKernels* feed_forward_avx512bf16(DType dtype);
 const ModulationKernels* modulation_avx2(DType stream, DType branch);
 const ModulationKernels* modulation_avx512(DType stream, DType branch);
 #endif
@@ -78,6 +83,16 @@ const DenseKernels& dense_table(DType dtype) {
   if (level() >= avx2) return *dense_avx2(dtype);
 #endif
   return *dense_base(dtype);
+}
+
+const FeedForwardKernels& feed_forward_table(DType dtype) {
+#if defined(POM_X86)
+  if (level() == avx512bf16)
+    if (const FeedForwardKernels* table = feed_forward_avx512bf16(dtype)) return *table;
+  if (level() >= avx512) return *feed_forward_avx512(dtype);
+  if (level() >= avx2) return *feed_forward_avx2(dtype);
+#endif
+  return *feed_forward_base(dtype);
 }
 
 const ModulationKernels& modulation_table(DType stream, DType branch) {
