@@ -199,18 +199,21 @@ Tensors fused_feed_forward(const Tensors& in) {
 
 class FeedForwards : public testing::TestWithParam<std::tuple<FeedForwardCase, at::ScalarType>> {};
 
+// Within twice the error of the same in ATen and the same dtype; threads change no bit.
 TEST_P(FeedForwards, ValuesGradientsAndThreads) {
   const auto [shape, dtype] = GetParam();
   const PathGuard forced(Path::fused);
   const Tensors made = shape.make(dtype), wide = leaves(made, true), in = leaves(made);
   const Tensors expected{plain_feed_forward(wide)}, slopes = gradients(expected, wide);
-  const double limit = dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 1e-5 : 3e-2;
+  const Tensors same = leaves(made), usual{plain_feed_forward(same)}, usual_slopes = gradients(usual, same);
+  const double least = dtype == at::kDouble ? 1e-13 : dtype == at::kFloat ? 1e-6 : 1e-3;
   const Tensors outs = fused_feed_forward(in), found = gradients(outs, in);
   EXPECT_EQ(outs[0].scalar_type(), dtype);
-  EXPECT_LT(distance(outs[0], expected[0]), limit);
+  EXPECT_LT(distance(outs[0], expected[0]), 2 * distance(usual[0], expected[0]) + least);
   for (std::size_t i = 0; i < in.size(); ++i) {
     EXPECT_EQ(found[i].scalar_type(), dtype);
-    EXPECT_LT(distance(found[i], slopes[i]), limit) << "input " << i;
+    EXPECT_LT(distance(found[i], slopes[i]), 2 * distance(usual_slopes[i], slopes[i]) + least)
+        << "input " << i;
   }
   const int before = at::get_num_threads();
   for (const int threads : {1, 2, 3}) {

@@ -18,7 +18,10 @@ namespace {
 std::string rest(std::istream& words) {
   std::string text;
   std::getline(words >> std::ws, text);
-  for (std::size_t at; (at = text.find("\\n")) != std::string::npos;) text.replace(at, 2, "\n");
+  for (std::size_t at; (at = text.find("\\n")) != std::string::npos;) {
+    text.erase(at, 1);
+    text[at] = '\n';
+  }
   return text;
 }
 
