@@ -33,7 +33,7 @@ build: library ## libpom.so, the program and the C++ tests
 
 demo: program ## a sheet of pictures from the model in assets/
 	@mkdir -p out
-	@$(BUILD)/pom sample --model assets/shapes32 --class all --count 4 --seed 7 --grid -y -o out/demo.png
+	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 4 --seed 7 --grid -y -o out/demo.png
 
 compare: library ## the operator against attention on growing sequences
 	@$(RUN) bench/compare.py
@@ -41,11 +41,12 @@ compare: library ## the operator against attention on growing sequences
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
-bench: program ## the layer and its memory, and sampling, against PyTorch eager and torch.compile
+bench: build ## the layer, its memory, sampling and training against PyTorch eager and torch.compile
 	@$(RUN) bench/layer.py
 	@$(RUN) bench/memory.py
 	@$(RUN) bench/sample.py
 	@$(RUN) bench/program.py
+	@$(RUN) bench/train.py
 
 format: setup ## format the C++, CUDA and Python sources
 	@$(CXX_FILES) 2>/dev/null | xargs clang-format -i

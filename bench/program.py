@@ -85,7 +85,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--program", type=Path, default=ROOT / "build/release/pom")
-    parser.add_argument("--model", type=Path, default=ROOT / "assets/shapes32")
+    parser.add_argument("--model", type=Path, default=ROOT / "assets/shapes64")
     parser.add_argument("--times", type=int, default=15, help="processes of the start-up")
     add_report_option(parser, "program")
     args = parser.parse_args()

@@ -93,7 +93,7 @@ Command doctor_command() {
           "problem.",
       .examples =
           "pom doctor\n"
-          "pom doctor assets/shapes32",
+          "pom doctor assets/shapes64",
       .declare = declare,
   };
 }

@@ -431,8 +431,8 @@ Command eval_command() {
           "The judge never sees a generated picture before it judges it, and none of its drawings are "
           "those of a training.",
       .examples =
-          "pom eval shapes assets/shapes32 --count 100 --judge out/judge32.safetensors\n"
-          "pom eval shapes assets/shapes32 --cfg-scale 1 --json\n"
+          "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
+          "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64",
       .declare = declare,
   };

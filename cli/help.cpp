@@ -100,10 +100,10 @@ std::string program_help(std::span<const Command> commands) {
       "\n";
   return text + "\n" + heading("Examples") +
          indented(
-             "pom sample --model assets/shapes32 --class circle -o circle.png\n"
+             "pom sample --model assets/shapes64 --class circle -o circle.png\n"
              "pom reproduce circle.png\n"
              "pom info DiPoM-XL/2 --size 512x512\n"
-             "pom doctor assets/shapes32");
+             "pom doctor assets/shapes64");
 }
 
 }  // namespace pom::cli

@@ -261,7 +261,7 @@ Command info_command() {
       .examples =
           "pom info\n"
           "pom info DiPoM-XL/2 --size 512x512\n"
-          "pom info assets/shapes32 --json\n"
+          "pom info assets/shapes64 --json\n"
           "pom info --picture circle.png",
       .declare = declare,
   };

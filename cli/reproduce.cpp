@@ -230,7 +230,7 @@ Command reproduce_command() {
           "differ by a grey level.",
       .examples =
           "pom reproduce circle.png\n"
-          "pom reproduce circle.png --model assets/shapes32 -o again.png",
+          "pom reproduce circle.png --model assets/shapes64 -o again.png",
       .declare = declare,
   };
 }

@@ -348,9 +348,9 @@ Command sample_command() {
           "own settings decide (pom info DIR shows them). One seed, one picture: picture i of a run has "
           "seed + i, and comes out the same alone, in any batch and with any number of threads.",
       .examples =
-          "pom sample --model assets/shapes32 --class circle --seed 7 -o circle.png\n"
-          "pom sample --model assets/shapes32 --class all --count 4 --grid -o sheet.png\n"
-          "pom sample --model assets/shapes32 --class 0-2 --size 64x64 --dry-run",
+          "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
+          "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
+          "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run",
       .declare = declare,
   };
 }

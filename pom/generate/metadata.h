@@ -2,8 +2,8 @@
 //
 //   parameters   star
 //                Steps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 32x32, Model hash: 0123456789,
-//                Model: shapes32, Version: libpom 0.1.0           (one line)
-//   pom          {"format":1,"request":{…},"model":{"name":"shapes32","sha256":"…"},"version":"0.1.0"}
+//                Model: shapes64, Version: libpom 0.1.0           (one line)
+//   pom          {"format":1,"request":{…},"model":{"name":"shapes64","sha256":"…"},"version":"0.1.0"}
 #pragma once
 
 #include <filesystem>

@@ -10,7 +10,7 @@ In place of attention, self or cross, whole sequences or a block at a time:
 
 And the pictures of a model folder, where the compiled library is there:
 
-    pictures, requests = libpom.Engine("assets/shapes32").sample(class_="star", seed=7, count=2)
+    pictures, requests = libpom.Engine("assets/shapes64").sample(class_="star", seed=7, count=2)
 """
 
 from ._version import __version__

@@ -1,6 +1,6 @@
 """The engine from Python: opens a model folder, draws pictures. The work is done by libpom.so.
 
-engine = libpom.Engine("assets/shapes32")
+engine = libpom.Engine("assets/shapes64")
 pictures, requests = engine.sample(class_="star", seed=7, count=2, steps=10)
 """
 

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from reference_dipom import ReferenceDiPoM, randomise
 
-COMMANDS = ["sample", "reproduce", "info", "doctor"]
+COMMANDS = ["sample", "reproduce", "train", "dataset", "eval", "info", "doctor"]
 CLASSES = ["circle", "square", "star"]
 NETWORK = {"dim": 16, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
 CONFIG = {
@@ -196,7 +196,7 @@ class TestHelp:
 
     def test_examples_run(self, tmp_path):
         """Each example, in the order of the commands, in a folder where its model is."""
-        write_model(tmp_path / "assets" / "shapes32", config=CONFIG | {"name": "shapes32"})
+        write_model(tmp_path / "assets" / "shapes64", config=CONFIG | {"name": "shapes64"})
         for command in COMMANDS:
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].splitlines()[2:]:

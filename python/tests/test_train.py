@@ -164,7 +164,7 @@ def test_a_cooldown_goes_on_after_a_stop(copy, tmp_path):
     assert pom_train(recipe, "-o", run, "--resume", "--cooldown", "40").returncode == 0
     half = tmp_path / "other"
     assert (
-        pom_train(recipe, "-o", half, "--resume", "--cooldown", "40", "--minutes", "0.0001").returncode == 0
+        pom_train(recipe, "-o", half, "--resume", "--cooldown", "40", "--minutes", "0.001").returncode == 0
     )
     assert pom_train(recipe, "-o", half, "--resume").returncode == 0
     assert differences(run, half) == []
@@ -293,7 +293,7 @@ def test_two_trainers_in_one_folder(tmp_path):
     finally:
         process.kill()
         process.wait()
-    assert pom_train(recipe, "-o", tmp_path / "run", "--resume", "--minutes", "0.0001").returncode == 0
+    assert pom_train(recipe, "-o", tmp_path / "run", "--resume", "--minutes", "0.001").returncode == 0
 
 
 def test_resume_with_a_changed_recipe(copy):

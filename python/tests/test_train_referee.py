@@ -144,7 +144,7 @@ def test_two_hundred_steps(tool, tmp_path, name):
     settings = CASES[name]
     ours = run(tool, tmp_path, settings)
     trainer = Trainer(settings, group(ours, "start"))
-    x0 = ours["pictures"].double() / 127.5 - 1
+    x0 = (ours["pictures"].float() / 127.5 - 1).double()  # pictures become fp32 first
     for step in range(200):
         drawn = [ours[key][step] for key in ("noise", "times", "labels")]
         loss, norm = trainer.step(step, x0[step], *drawn)

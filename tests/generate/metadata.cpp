@@ -25,7 +25,7 @@ Origin origin() {
   o.request.width = 32;
   o.request.height = 32;
   o.request.dtype = "fp32";
-  o.model = "shapes32";
+  o.model = "shapes64";
   o.model_hash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
   o.version = "0.1.0";
   return o;
@@ -47,7 +47,7 @@ TEST(Metadata, TextOfBothKinds) {
   EXPECT_EQ(text[0].keyword, "parameters");
   EXPECT_EQ(text[0].text,
             "star\nSteps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 32x32, Model hash: 0123456789, "
-            "Model: shapes32, Version: libpom 0.1.0");
+            "Model: shapes64, Version: libpom 0.1.0");
   EXPECT_EQ(text[1].keyword, "pom");
   EXPECT_EQ(text[1].text.find(R"({"format":1,"request":{"class":"star","seed":7,"count":1,)"), 0u)
       << text[1].text;
