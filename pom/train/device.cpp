@@ -23,6 +23,7 @@ void make_deterministic(const at::Device& device) {
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // a debugging aid, and slow
+  at::globalContext().setSDPUseCuDNN(false);  // whose attention has no fixed order; the others have
 }
 
 at::ScalarType master_dtype(std::string_view precision) {

@@ -212,7 +212,7 @@ void check_recipe(const Recipe& recipe, std::string_view source);
 // Classes and channels as the data has them; an error where the recipe says otherwise.
 void complete_recipe(Recipe& recipe, const data::Dataset& dataset);
 
-// Complete, with every field and its help as a comment; read_recipe gives the same recipe back.
+// Every field of a complete recipe with its help as a comment; read_recipe gives the same recipe back.
 std::string recipe_text(Recipe recipe);
 
 // What differs between two recipes, one "optimizer.lr: 0.0001 -> 0.0002" each.

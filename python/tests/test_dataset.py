@@ -3,7 +3,6 @@
 The program and tests/tools/dataset_tool stand beside libpom.so ($LIBPOM_LIBRARY).
 """
 
-import importlib.util
 import json
 import math
 import os
@@ -18,10 +17,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from reference_shapes import CLASSES, HUES, coverage
 from tools import built_tool
-
-ROOT = Path(__file__).resolve().parents[2]
-CLASSES = ["circle", "square", "triangle", "star", "heart", "ring", "cross", "moon", "diamond", "hexagon"]
 
 
 def program():
@@ -57,14 +54,6 @@ def examples(kind, path, size, count, seed=0, visit=0, dtype=np.uint8, channels=
     return result
 
 
-def train_script():
-    """The script that trained assets/shapes32, which draws the same shapes in torch."""
-    spec = importlib.util.spec_from_file_location("shapes32_train", ROOT / "assets/shapes32/train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # --- drawings ---
 
 
@@ -90,21 +79,14 @@ def test_files_and_list_agree(drawings):
     assert len(list(drawings.rglob("*.png"))) == 60
 
 
-def test_drawings_are_the_script_s(drawings):
-    """Coverage by the script's distances at 4 samples a side, and the script's hues."""
-    script = train_script()
-    fine = 64 * 4
-    u = (torch.arange(fine, dtype=torch.float64) + 0.5) / fine - 0.5
+def test_drawings_are_the_referee_s(drawings):
+    """Coverage by the referee's distances at 4 samples a side, and its hues."""
     for line in lines_of(drawings):
-        x = (u[None, :] - line["x"]) / line["radius"]
-        y = (-u[:, None] - line["y"]) / line["radius"]
-        c, s = math.cos(line["angle"]), math.sin(line["angle"])
-        turned = (x * c + y * s, y * c - x * s)
-        inside = script.distances(*turned)[CLASSES.index(line["class"])] < 0
-        cover = inside.double().view(64, 4, 64, 4).mean((1, 3)).numpy()
+        place = (line[key] for key in ("class", "x", "y", "radius", "angle"))
+        cover = coverage(*place, size=64).numpy()
         picture = np.asarray(Image.open(drawings / line["file"])).astype(float) / 255
         colour = picture[cover == 1].mean(0)
-        hue = np.array(script.HUES[line["hue"]])
+        hue = np.array(HUES[line["hue"]])
         assert np.abs(colour - hue).max() < 0.03 + 2 / 255, line
         if line["background"] == "plain":
             ground = picture[cover == 0]

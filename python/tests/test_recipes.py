@@ -1,0 +1,121 @@
+"""The recipes of recipes/: each is read, says what its head says, and has the network of its name."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reference_dipom import ReferenceDiPoM
+from training import environment, pom_train, program
+
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML")
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+PAPER = [path for path in RECIPES if re.match(r"dipom-.*-(flow|epsilon)$", path.stem)]
+DEGREES = [path for path in RECIPES if path.stem.startswith("degrees-")]
+WITH_PATH = [path for path in RECIPES if not path.stem.startswith("shapes")]
+
+
+def read(path):
+    return tomllib.loads(path.read_text())
+
+
+def stem(path):
+    return path.stem
+
+
+def variant(name, *more):
+    """What the program counts for a variant."""
+    words = [program(), "info", name, "--json", *more]
+    return json.loads(subprocess.run(words, env=environment(), capture_output=True, check=True).stdout)
+
+
+def test_all_are_here():
+    names = {path.stem for path in RECIPES}
+    assert names >= {"shapes", "shapes-attention", "shapes-tiny", "dipom-s8-pictures"}
+    assert {
+        f"dipom-{size}2-{path}" for size in ("s", "b", "l", "xl") for path in ("flow", "epsilon")
+    } <= names
+    assert {f"degrees-{k}x{12 // k}" for k in (1, 2, 3, 4, 6)} <= names
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=stem)
+def test_head_has_the_command(path):
+    head = path.read_text().split("\n\n")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert re.search(rf"^#   pom train recipes/{re.escape(path.name)}( |$)", head, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", WITH_PATH, ids=stem)
+def test_needs_only_its_data(path, tmp_path):
+    """All else is right: what is said is that there is no folder, or that it is not there."""
+    result = pom_train(path, cwd=tmp_path)
+    assert result.returncode == 2 and "data.path: expected the folder of the" in result.stderr
+    result = pom_train(path, "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
+    kind = "latents" if read(path)["data"]["kind"] == "latents" else "pictures"
+    assert result.returncode == 1
+    assert f"expected a folder with one folder of {kind} for each class, got no such folder" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["shapes-tiny"])
+def test_forecast(name, tmp_path):
+    result = pom_train(ROOT / "recipes" / f"{name}.toml", "--dry-run", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    network = read(ROOT / "recipes" / f"{name}.toml")["network"]
+    expected = ReferenceDiPoM(**{"channels": 3, "classes": 10, **network})
+    assert json.loads(result.stdout)["parameters"] == sum(p.numel() for p in expected.parameters())
+
+
+@pytest.mark.parametrize("path", PAPER, ids=stem)
+def test_paper(path):
+    """The variant and the loss that the name says, with the paper's settings."""
+    size, loss = re.match(r"dipom-(\w+)2-(\w+)", path.stem).groups()
+    recipe = read(path)
+    assert recipe["network"] == {"variant": f"DiPoM-{size.upper()}/2"}
+    assert recipe["diffusion"]["path"] == loss
+    assert recipe["data"]["kind"] == "latents" and recipe["codec"]["scale"] == 0.18215
+    assert recipe["batch"]["size"] == 256 and recipe["batch"]["label_drop"] == 0.1
+    settings = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "clip": 1.0}
+    assert recipe["optimizer"].items() >= settings.items()
+    assert 0 < recipe["optimizer"]["cooldown"] <= recipe["run"]["steps"] / 5
+    assert recipe["ema"] == {"decay": 0.999, "every": 10} and recipe["run"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("size", ["s", "b", "l", "xl"])
+def test_losses_differ_in_nothing_else(size):
+    flow, epsilon = (read(ROOT / f"recipes/dipom-{size}2-{path}.toml") for path in ("flow", "epsilon"))
+    for recipe in (flow, epsilon):
+        recipe["run"].pop("about")
+        recipe.pop("diffusion")
+        recipe.pop("sample")
+    assert flow == epsilon
+
+
+@pytest.mark.parametrize("path", DEGREES, ids=stem)
+def test_degrees(path):
+    """DiPoM-S/2 but for the degree, with as many features in each."""
+    order, expand = map(int, re.match(r"degrees-(\d+)x(\d+)$", path.stem).groups())
+    network = read(path)["network"]
+    assert (network["order"], network["order_expand"]) == (order, expand) and order * expand == 12
+    plain = {"order": 2, "order_expand": 2, "channels": 4, "classes": 1000}
+    module = ReferenceDiPoM(**(network | plain))
+    assert sum(p.numel() for p in module.parameters()) == variant("DiPoM-S/2")["parameters"]
+
+
+def test_pictures():
+    recipe = read(ROOT / "recipes/dipom-s8-pictures.toml")
+    assert recipe["network"] == {"variant": "DiPoM-S/8", "channels": 3}
+    assert recipe["data"] == {"kind": "folder", "size": [256, 256], "flip": True, "validation": 2048}
+
+
+def test_attention_differs_in_the_mixer_alone():
+    pom, attention = (read(ROOT / f"recipes/{name}.toml") for name in ("shapes", "shapes-attention"))
+    assert attention["network"].pop("mixer") == "attention"
+    for recipe in (pom, attention):
+        recipe["run"].pop("about")
+        for field in ("order", "order_expand", "heads", "ffw_expand"):
+            recipe["network"].pop(field, None)
+    assert pom == attention

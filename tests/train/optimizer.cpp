@@ -1,0 +1,58 @@
+// One update by hand, in fp64, and the CPU's pass against plain operations.
+#include "pom/train/optimizer.h"
+
+#include <cmath>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "pom/train/adamw_cpu.h"
+
+namespace pom::train {
+namespace {
+
+const AdamWNumbers numbers{.lr = 0.1,
+                           .beta1 = 0.9,
+                           .beta2 = 0.99,
+                           .eps = 1e-8,
+                           .weight_decay = 0.5,
+                           .correction1 = 1 - 0.9,
+                           .correction2 = 1 - 0.99,
+                           .clip_scale = 0.25,
+                           .ema_weight = 0.2};
+
+TEST(AdamW, OneUpdateByHand) {
+  double p[2] = {1, 1}, g[2] = {4, 4}, m[2] = {0, 0}, v[2] = {0, 0}, ema[2] = {3, 3};
+  adamw_range<double>(numbers, 0, 2, 1, p, g, m, v, ema);
+  // The gradient is 4·0.25 = 1, its first moment 0.1, its second 0.01: the corrected step is lr·1/(1 + eps).
+  const double step = 0.1 / (1 + 1e-8);
+  EXPECT_NEAR(p[0], 1 - 0.1 * 0.5 - step, 1e-15) << "decayed";
+  EXPECT_NEAR(p[1], 1 - step, 1e-15) << "not decayed";
+  EXPECT_NEAR(m[0], 0.1, 1e-15);
+  EXPECT_NEAR(v[0], 0.01, 1e-15);
+  EXPECT_NEAR(ema[1], 3 + 0.2 * (p[1] - 3), 1e-15);
+}
+
+TEST(AdamW, AnyRangesGiveTheSameBits) {
+  constexpr std::int64_t n = 1000;
+  const at::Tensor start = at::linspace(-1, 1, n), g = at::linspace(2, -3, n);
+  const auto run = [&](const std::vector<std::int64_t>& cuts) {
+    at::Tensor p = start.clone(), m = start * 0.1, v = start.abs(), ema = start.clone();
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
+      adamw_range<float>(numbers, cuts[i], cuts[i + 1], 300, p.data_ptr<float>(), g.const_data_ptr<float>(),
+                         m.data_ptr<float>(), v.data_ptr<float>(), ema.data_ptr<float>());
+    return at::cat({p, m, v, ema});
+  };
+  EXPECT_TRUE(at::equal(run({0, n}), run({0, 1, 7, 299, 301, 640, n})));
+}
+
+TEST(AdamW, WithoutAnAverageItStays) {
+  AdamWNumbers still = numbers;
+  still.ema_weight = 0;
+  float p = 1, g = 1, m = 0, v = 0, ema = 5;
+  adamw_range<float>(still, 0, 1, 0, &p, &g, &m, &v, &ema);
+  EXPECT_EQ(ema, 5);
+}
+
+}  // namespace
+}  // namespace pom::train
