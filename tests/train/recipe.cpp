@@ -54,8 +54,11 @@ TEST(Recipe, ClassesAndChannelsComeFromTheData) {
 
 TEST(Recipe, TextReadsBackTheSame) {
   const std::vector<std::string> sets = {"optimizer.lr=0.00012345678901234567",
-                                         "run.about=\"quotes \\\" and\"", "network.dim=64",
-                                         "batch.checkpointing=true"};
+                                         "run.about=\"quotes \\\" and\"",
+                                         "network.dim=64",
+                                         "batch.checkpointing=true",
+                                         "network.classes=10",
+                                         "network.channels=3"};
   const Recipe recipe = parse_recipe("", "r.toml", sets);
   const std::string text = recipe_text(recipe);
   const Recipe again = parse_recipe(text, "again.toml");
