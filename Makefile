@@ -33,7 +33,7 @@ build: library ## libpom.so, the program and the C++ tests
 
 demo: program ## a sheet of pictures from the model in assets/
 	@mkdir -p out
-	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 4 --seed 7 --grid -y -o out/demo.png
+	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 3 --seed 7 --grid -y -o out/demo.png
 
 compare: library ## the operator against attention on growing sequences
 	@$(RUN) bench/compare.py

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -13,10 +12,12 @@
 #include "pom/ops/dispatch.h"
 #include "pom/ops/mixer_cuda.h"
 #include "pom/ops/problem.h"
+#include "pom/ops/second_order.h"
 
 namespace pom::ops {
 namespace {
 
+using detail::aliases, detail::composed_gradients;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -61,28 +62,6 @@ bool composed_only(const char* op, const at::Tensor& x, const Mask& mask, const 
   return uncovered;
 }
 
-// The inputs under new names. Differentiating with respect to these gives each input's own share, also where
-// two are the same tensor or one was computed from another.
-variable_list aliases(const variable_list& inputs) {
-  variable_list result;
-  for (const at::Tensor& t : inputs) result.push_back(t.defined() ? t.view_as(t) : t);
-  return result;
-}
-
-// Gradients of `inputs` (those defined and wanted) of a composed result, with a graph for the next
-// derivative.
-variable_list composed_gradients(const at::Tensor& out, const at::Tensor& dout, const variable_list& inputs) {
-  variable_list wanted;
-  for (const at::Tensor& t : inputs)
-    if (wants_grad(t)) wanted.push_back(t);
-  const variable_list found = torch::autograd::grad({out}, wanted, {dout}, /*retain_graph=*/true,
-                                                    /*create_graph=*/true, /*allow_unused=*/true);
-  variable_list result;
-  std::size_t next = 0;
-  for (const at::Tensor& t : inputs) result.push_back(wants_grad(t) ? found[next++] : at::Tensor());
-  return result;
-}
-
 class MixerFunction : public torch::autograd::Function<MixerFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ho, const at::Tensor& se,
@@ -106,9 +85,7 @@ class MixerFunction : public torch::autograd::Function<MixerFunction> {
       const variable_list in = aliases({v[0], v[1]});
       const at::Tensor out =
           composed::polynomial_mixer(in[0], in[1], order, {v[2], block, window}, {v[3], v[4]});
-      const variable_list g = composed_gradients(out, grads[0], in);
-      result[0] = g[0], result[1] = g[1];
-      return result;
+      return composed_gradients({out}, grads, in, 8);
     }
     static const auto op = find_op<MixerBackwardFn>("pom::mixer_backward");
     std::tie(result[0], result[1]) = op.call(grads[0], v[0], v[1], order, optional_of(v[2]), block, window,
@@ -144,9 +121,7 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
       const LayerWeights w{in[2], in[3], in[4], in[5], in[6], in[7]};
       const at::Tensor out =
           composed::mixer_layer(in[0], in[1], w, order, {v[8], block, window}, {v[9], v[10]});
-      const variable_list g = composed_gradients(out, grads[0], in);
-      std::copy(g.begin(), g.end(), result.begin());
-      return result;
+      return composed_gradients({out}, grads, in, 14);
     }
     bool need_x = false, need_w = false;
     for (std::size_t i = 0, edge = 0; i < 8; ++i)  // edges are counted over defined inputs only

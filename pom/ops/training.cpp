@@ -4,17 +4,18 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "pom/base/error.h"
 #include "pom/ops/mixer.h"
 #include "pom/ops/problem.h"
+#include "pom/ops/second_order.h"
 #include "pom/ops/training_backend.h"
 
 namespace pom::ops {
 namespace {
 
+using detail::aliases, detail::composed_gradients;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -110,29 +111,6 @@ at::Tensor composed_add(const at::Tensor& x, const at::Tensor& y, const at::Tens
 at::Tensor composed_feed_forward(const variable_list& in) {
   const NoAutocast guard;
   return at::linear(at::gelu(at::linear(in[0], in[1], in[2])), in[3], in[4]);
-}
-
-// The inputs under new names. Differentiating with respect to these gives each input's own share, also where
-// two are the same tensor or one was computed from another.
-variable_list aliases(const variable_list& inputs) {
-  variable_list result;
-  for (const at::Tensor& t : inputs) result.push_back(t.view_as(t));
-  return result;
-}
-
-// Gradients of `inputs` of composed results, with a graph for the next derivative.
-variable_list composed_gradients(const variable_list& outs, const variable_list& douts,
-                                 const variable_list& inputs, std::size_t arguments) {
-  variable_list wanted;
-  for (const at::Tensor& t : inputs)
-    if (t.requires_grad()) wanted.push_back(t);
-  const variable_list found = torch::autograd::grad(outs, wanted, douts, /*retain_graph=*/true,
-                                                    /*create_graph=*/true, /*allow_unused=*/true);
-  variable_list result(arguments);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].requires_grad()) result[i] = found[next++];
-  return result;
 }
 
 // ---- the devices ----

@@ -351,6 +351,11 @@ def test_a_full_disk_is_found_before_the_work(tmp_path):
     assert not records(tmp_path / "run") if (tmp_path / "run/log.jsonl").exists() else True
 
 
+def test_a_folder_that_cannot_be_made(tmp_path):
+    result = pom_train(write_recipe(tmp_path), "-o", "/proc/pom/run")
+    refused(result, "/proc/pom", "cannot make the folder")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
