@@ -16,9 +16,9 @@ from timing import Report, add_report_option, machine
 ROOT = Path(__file__).resolve().parents[1]
 STARTUP, FORECAST = 0.7, 0.15  # the goals: seconds, and the largest relative error
 RUNS = {
-    "10 of 32x32": ["--class", "all"],
-    "10 of 32x32, bf16": ["--class", "all", "--dtype", "bf16"],
-    "8 of 32x32, one at a time": ["--class", "star", "--count", "8", "--batch", "1"],
+    "10 of 64x64": ["--class", "all"],
+    "10 of 64x64, bf16": ["--class", "all", "--dtype", "bf16"],
+    "8 of 64x64, one at a time": ["--class", "star", "--count", "8", "--batch", "1"],
     "1 of 128x128": ["--class", "star", "--size", "128x128", "--steps", "10"],
     "2 of 256x256": ["--class", "star,moon", "--size", "256x256", "--steps", "5"],
     "2 of 256x256, no guidance": [

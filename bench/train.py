@@ -116,13 +116,14 @@ ATTENTION = {"dim": 192, "depth": 8, "patch": 4, "mixer": "attention", "heads": 
 def settings_of(args, network: dict[str, object], dtype: str) -> list[str]:
     words = [f"network.{name}={value}" for name, value in network.items()]
     words += [f"data.size=[{args.side},{args.side}]", f"batch.size={args.batch}", "run.device=cpu"]
-    return words + [f"run.precision={ {'f32': 'fp32', 'bf16': 'bf16'}[dtype] }"]
+    return [*words, f"run.precision={'fp32' if dtype == 'f32' else dtype}"]
 
 
 def steps(report: Report, args) -> None:
     report.say(
-        f"## A step\n\nThe network of recipes/shapes.toml at {args.side}x{args.side}, batch {args.batch}: milliseconds "
-        f"a step, and how much faster libpom is. Goals: {EAGER_GOAL} times eager, not behind compiled."
+        f"## A step\n\nThe network of recipes/shapes.toml at {args.side}x{args.side}, batch {args.batch}: "
+        f"milliseconds a step, and how much faster libpom is. Goals: {EAGER_GOAL} times eager, not behind "
+        "compiled."
     )
     columns = ("mixer", "dtype", "libpom ms", "eager ms", "compiled ms", "vs eager", "vs compiled", "spread")
     table = report.table(*columns)
@@ -153,8 +154,8 @@ def steps(report: Report, args) -> None:
 
 def loader(report: Report, args) -> None:
     report.say(
-        f"## The loader\n\nPictures a second that the loader alone delivers, and that training takes, in turn. Goal: "
-        f"{LOADER_GOAL:.0f} times."
+        "## The loader\n\nPictures a second that the loader alone delivers, and that training takes, in turn. "
+        f"Goal: {LOADER_GOAL:.0f} times."
     )
     table = report.table("loader pictures/s", "training pictures/s", "ratio")
     ours = Ours(settings_of(args, NETWORK, "f32"))
@@ -174,8 +175,8 @@ def loader(report: Report, args) -> None:
 
 def memory(report: Report, args) -> None:
     report.say(
-        f"## Memory\n\nWhat the trainer holds after {args.memory_steps // 10} and after {args.memory_steps} steps of a "
-        f"small network, in MiB. Goal: at most 2 % more."
+        f"## Memory\n\nWhat the trainer holds after {args.memory_steps // 10} and after {args.memory_steps} "
+        "steps of a small network, in MiB. Goal: at most 2 % more."
     )
     table = report.table("after a tenth", "at the end", "ratio")
     small = ["network.dim=32", "network.depth=2", "data.size=[16,16]", "batch.size=8", "run.device=cpu"]

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TrainFlags {
-  std::string recipe, output, init_from, device;
+  std::string recipe, output, init_from, from, device;
   std::vector<std::string> set;
   std::int64_t cooldown = 0, threads = 0;
   double minutes = 0;
@@ -55,6 +55,11 @@ struct TrainFlags {
                 .help = "go on from the newest checkpoint in the folder that is whole",
                 .group = work},
           resume);
+    visit(Field{.name = "from",
+                .help = "go on from this checkpoint, of any run, in a new folder (-o)",
+                .value = "FILE",
+                .group = work},
+          from);
     visit(Field{.name = "cooldown",
                 .help = "let the learning rate fall from here on, over N steps, and end there",
                 .value = "N",
@@ -109,7 +114,9 @@ fs::path folder_of(const TrainFlags& flags, const train::Recipe& recipe) {
 std::string command_line(const TrainFlags& flags) {
   std::string line = "pom train " + flags.recipe;
   for (const std::string& text : flags.set) line += " --set " + text;
+  if (!flags.output.empty()) line += " -o " + flags.output;
   if (flags.resume) line += " --resume";
+  if (!flags.from.empty()) line += " --from " + flags.from;
   if (!flags.init_from.empty()) line += " --init-from " + flags.init_from;
   if (flags.cooldown > 0) line += " --cooldown " + std::to_string(flags.cooldown);
   if (!flags.device.empty()) line += " --device " + flags.device;
@@ -118,7 +125,7 @@ std::string command_line(const TrainFlags& flags) {
 
 int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
   const train::TrainForecast f = train::forecast(recipe);
-  const double hours = f.seconds_per_step * static_cast<double>(f.steps);
+  const double seconds = f.seconds_per_step * static_cast<double>(f.steps);
   if (flags.json) {
     print(JsonObject()
               .add("device", f.device)
@@ -127,23 +134,31 @@ int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
               .add("seconds_per_step", f.seconds_per_step)
               .add("pictures_per_second", f.pictures_per_second)
               .add("loader_pictures_per_second", f.loader_pictures_per_second)
-              .add("seconds", hours)
+              .add("seconds", seconds)
               .add("memory_bytes", f.memory_bytes)
+              .add("free_bytes", f.free_bytes)
+              .add("fits", f.fits)
               .add("checkpoint_bytes", f.checkpoint_bytes)
               .text());
-    return Exit::ok;
+    return f.fits ? Exit::ok : Exit::failed;
   }
   print(detail::concat("device      ", f.device, ", ", recipe.run.precision));
   print("network     " + amount_text(static_cast<double>(f.parameters)) + " parameters");
-  print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
-                       " pictures, ", amount_text(f.pictures_per_second),
-                       "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)"));
-  print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(hours)));
+  if (f.fits) {
+    print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
+                         " pictures, ", amount_text(f.pictures_per_second),
+                         "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)"));
+    print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(seconds)));
+  }
   print("memory      " + bytes_text(static_cast<double>(f.memory_bytes)) +
-        " for weights, moments, average, gradients and activations");
+        " for weights, moments, average, gradients and activations" +
+        (f.free_bytes > 0 ? ", of " + bytes_text(static_cast<double>(f.free_bytes)) : std::string()));
   print(detail::concat("disk        ", bytes_text(static_cast<double>(f.checkpoint_bytes)), " a checkpoint, ",
                        recipe.log.keep, " kept"));
-  return Exit::ok;
+  if (!f.fits)
+    print(
+        "it does not fit: a larger batch.accumulate, batch.checkpointing or a smaller batch.size needs less");
+  return f.fits ? Exit::ok : Exit::failed;
 }
 
 void print_result(const TrainFlags& flags, const train::RunResult& result) {
@@ -162,12 +177,18 @@ void print_result(const TrainFlags& flags, const train::RunResult& result) {
             .text());
 }
 
+void check_flags(const TrainFlags& flags) {
+  if (flags.cooldown > 0 && !flags.resume && flags.from.empty())
+    throw UsageError(
+        "--cooldown: expected with --resume or --from, since it begins at a checkpoint; a recipe's own "
+        "is optimizer.cooldown");
+  if (!flags.from.empty() && (flags.resume || flags.output.empty()))
+    throw UsageError("--from: expected with a new folder (-o DIR) and without --resume");
+}
+
 int run(const TrainFlags& flags) {
   const train::Recipe recipe = recipe_of(flags);
-  if (flags.cooldown > 0 && !flags.resume)
-    throw UsageError(
-        "--cooldown: expected with --resume, since it begins at a checkpoint; a recipe's own is "
-        "optimizer.cooldown");
+  check_flags(flags);
   set_threads(recipe.run.threads);
   if (flags.dry_run) return print_forecast(flags, recipe);
   const StopSignals signals;
@@ -184,6 +205,7 @@ int run(const TrainFlags& flags) {
   const train::RunResult result = train::train(recipe,
                                                {.folder = folder_of(flags, recipe),
                                                 .resume = flags.resume,
+                                                .from = flags.from,
                                                 .init_from = flags.init_from,
                                                 .cooldown = flags.cooldown,
                                                 .seconds = flags.minutes * 60,
@@ -229,6 +251,8 @@ Command train_command() {
           "pom train recipes/shapes.toml --set optimizer.lr=5e-4 --set batch.size=256\n"
           "pom train out/tiny --resume\n"
           "pom train out/tiny --resume --cooldown 500\n"
+          "pom train recipes/shapes.toml --from out/runs/shapes/checkpoints/step_00006000.safetensors "
+          "--cooldown 2000 -o out/early\n"
           "pom train recipes/shapes.toml --dry-run",
       .declare = declare,
   };

@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 ln -s "$pom" "$work/bin/pom"
-ln -s "$root/assets" "$work/assets"
+ln -s "$root/assets" "$root/recipes" "$work"
 
 awk '/^```sh$/ { on = 1; next } /^```/ { on = 0 } on' "$root/docs/guide.md" > "$work/commands.sh"
 (cd "$work" && PATH="$work/bin:$PATH" bash -euo pipefail commands.sh)

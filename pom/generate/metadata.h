@@ -1,7 +1,7 @@
 // What made a picture, in its PNG: `parameters` in the words of A1111's interface, `pom` as JSON.
 //
 //   parameters   star
-//                Steps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 32x32, Model hash: 0123456789,
+//                Steps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 64x64, Model hash: 0123456789,
 //                Model: shapes64, Version: libpom 0.1.0           (one line)
 //   pom          {"format":1,"request":{…},"model":{"name":"shapes64","sha256":"…"},"version":"0.1.0"}
 #pragma once

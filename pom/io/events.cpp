@@ -135,6 +135,11 @@ EventWriter::EventWriter(const std::filesystem::path& folder, double seconds, st
   record(Message().number(1, seconds).bytes(3, "brain.Event:2").text());
 }
 
+void EventWriter::restart(std::int64_t step, double seconds) {
+  constexpr int start = 1;  // SessionLog.status
+  record(event(seconds, step).message(7, Message().integer(1, start)).text());
+}
+
 void EventWriter::scalar(std::string_view tag, double value, std::int64_t step, double seconds) {
   check_utf8(tag, "tag");
   record(summary(Message().bytes(1, tag).number(2, static_cast<float>(value)), step, seconds));

@@ -22,6 +22,8 @@ class EventWriter {
   // Each is a record that is whole in the file, for whoever reads along, when the call returns. A failure is
   // a pom::Error, after which the file ends with the record before, and the next may be tried. TensorBoard
   // keeps scalars as floats; tags and texts are UTF-8.
+  // What earlier files say of this step and later ones no longer holds: the run goes on from before it.
+  void restart(std::int64_t step, double seconds);
   void scalar(std::string_view tag, double value, std::int64_t step, double seconds);
   void text(std::string_view tag, std::string_view text, std::int64_t step, double seconds);
   // A picture as the bytes of its PNG file.

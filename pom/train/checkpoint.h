@@ -31,7 +31,9 @@ struct State {
   std::int64_t rollbacks = 0;
   std::int64_t cooldown_from = -1;  // the step at which a cooldown began that the recipe does not plan
   std::int64_t cooldown_steps = 0;
-  double seconds = 0;  // spent in training, over all calls
+  std::int64_t examples = 0;  // in the data; 0: without end
+  std::string classes;        // SHA-256 of their names
+  double seconds = 0;         // spent in training, over all calls
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -48,6 +50,8 @@ struct State {
             .name = "cooldown_from", .help = "step at which a cooldown was asked for; -1: none", .least = -1},
         cooldown_from);
     visit(Field{.name = "cooldown_steps", .help = "its length", .least = 0}, cooldown_steps);
+    visit(Field{.name = "examples", .help = "in the data; 0: without end", .least = 0}, examples);
+    visit(Field{.name = "classes", .help = "SHA-256 of their names"}, classes);
     visit(Field{.name = "seconds", .help = "spent in training", .least = 0}, seconds);
   }
 };

@@ -21,9 +21,11 @@ void make_deterministic(const at::Device& device) {
   if (device.is_cpu()) return;
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);  // else its sums may change their order
   at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);  // a debugging aid, and slow
-  at::globalContext().setSDPUseCuDNN(false);  // whose attention has no fixed order; the others have
+  at::globalContext().setSDPUseCuDNN(
+      false);  // of the kinds of attention, flash and the plain one have an order
+  at::globalContext().setSDPUseMemEfficient(false);
 }
 
 at::ScalarType master_dtype(std::string_view precision) {

@@ -3,10 +3,17 @@
 #include <ATen/Parallel.h>
 
 #include "pom/generate/device.h"
+#include "pom/generate/process.h"
 #include "pom/models/counts.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/trainer.h"
+
+#ifdef POM_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 namespace pom::train {
 namespace {
@@ -72,6 +79,16 @@ std::int64_t memory_of(const Recipe& recipe, const std::vector<std::int64_t>& sh
   return still + (all - still) / network.depth + network.depth * kept;
 }
 
+std::int64_t free_bytes(const at::Device& device) {
+  if (device.is_cpu()) return generate::available_bytes();
+#ifdef POM_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(device);
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<std::int64_t>(free);
+#endif
+  return 0;
+}
+
 }  // namespace
 
 TrainForecast forecast(const Recipe& recipe) {
@@ -86,11 +103,14 @@ TrainForecast forecast(const Recipe& recipe) {
   result.device = device_text(device);
   result.parameters = models::count_parameters(complete.network);
   result.steps = recipe.run.steps;
+  result.memory_bytes = memory_of(complete, data.training->shape());
+  result.checkpoint_bytes = result.parameters * 4 * (recipe.run.precision == "fp64" ? 8 : 4);
+  result.free_bytes = free_bytes(device);
+  result.fits = result.free_bytes == 0 || result.memory_bytes < result.free_bytes;
+  if (!result.fits) return result;
   result.loader_pictures_per_second = loader_rate(complete, data, device);
   result.seconds_per_step = step_seconds(complete, data, device);
   result.pictures_per_second = static_cast<double>(recipe.batch.size) / result.seconds_per_step;
-  result.memory_bytes = memory_of(complete, data.training->shape());
-  result.checkpoint_bytes = result.parameters * 4 * (recipe.run.precision == "fp64" ? 8 : 4);
   return result;
 }
 

@@ -16,7 +16,6 @@
 namespace pom::train {
 namespace {
 
-constexpr std::int64_t parts_of_time = 10;
 constexpr std::int64_t validation_batch = 64;
 
 models::DiPoM make_network(const Recipe& recipe, const at::Device& device) {
@@ -54,17 +53,18 @@ StepResult result_of(const std::vector<at::Tensor>& losses, const std::vector<at
   return result;
 }
 
-// Those that can be read; the loader tells people about the others.
+// Those that can be read.
 std::pair<at::Tensor, at::Tensor> examples(const data::Dataset& dataset, std::int64_t first,
-                                           std::int64_t count) {
+                                           std::int64_t count, std::vector<std::string>& broken) {
   std::vector<at::Tensor> pictures;
   std::vector<std::int64_t> labels;
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = first; i < first + count; ++i) {
     try {
-      const data::Example example = dataset.get(first + i, 0);
+      const data::Example example = dataset.get(i, 0);
       pictures.push_back(example.picture);
       labels.push_back(example.label);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      broken.push_back(dataset.name_of(i) + ": " + error.what());
     }
   }
   if (pictures.empty()) return {};
@@ -78,15 +78,18 @@ std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe) {
 
 }  // namespace
 
-std::vector<double> loss_by_time(const std::vector<float>& losses, const std::vector<float>& times) {
-  std::vector<double> sums(parts_of_time, 0), counts(parts_of_time, 0);
+void LossByTime::add(const std::vector<float>& losses, const std::vector<float>& times) {
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    const auto part =
-        static_cast<std::size_t>(std::clamp(times[i] * parts_of_time, 0.0f, parts_of_time - 1.0f));
-    sums[part] += losses[i], counts[part] += 1;
+    const float place = std::clamp(times[i] * float{parts}, 0.0f, float{parts} - 1);
+    sums_[static_cast<std::size_t>(place)] += losses[i];
+    counts_[static_cast<std::size_t>(place)] += 1;
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] /= counts[i];
-  return sums;
+}
+
+std::vector<double> LossByTime::means() const {
+  std::vector<double> means;
+  for (std::size_t i = 0; i < parts; ++i) means.push_back(sums_[i] / counts_[i]);
+  return means;
 }
 
 Learner::Learner(const Recipe& recipe, const at::Device& device)
@@ -177,9 +180,11 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
   const at::Tensor trained = parameters_.values().clone();
   parameters_.values().copy_(optimizer_.ema);
   Parts parts;
+  ValidationResult result;
   const std::int64_t total = dataset.size();
   for (std::int64_t first = 0; first < total; first += validation_batch) {
-    const auto [pictures, labels] = examples(dataset, first, std::min(validation_batch, total - first));
+    const auto [pictures, labels] =
+        examples(dataset, first, std::min(validation_batch, total - first), result.broken);
     if (!pictures.defined()) continue;
     const at::Tensor x0 = to_latents(pictures);
     const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, labels, first, total);
@@ -189,12 +194,15 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
   }
   parameters_.values().copy_(trained);
   check(!parts.losses.empty(), "train: validation: expected examples that can be read, got none of ", total);
-  return {at::cat(parts.losses).mean().item<double>(),
-          loss_by_time(to_host(parts.losses), to_host(parts.times))};
+  result.loss = at::cat(parts.losses).mean().item<double>();
+  LossByTime by_time;
+  by_time.add(to_host(parts.losses), to_host(parts.times));
+  result.by_time = by_time.means();
+  return result;
 }
 
-models::Weights Learner::average() const {
-  return parameters_.named(optimizer_.ema);
+bool Learner::is_finite() const {
+  return finite(parameters_.values()) && finite(optimizer_.ema);
 }
 
 void Learner::start_from(const models::Weights& weights) {

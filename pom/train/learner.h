@@ -1,6 +1,7 @@
 // A network that learns: what a run is without its files. Batches go in, weights get better.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,13 +33,22 @@ struct StepResult {
   std::vector<float> losses, times;  // of each example
 };
 
-struct ValidationResult {
-  double loss = 0;
-  std::vector<double> by_time;  // see loss_by_time
+// The mean loss in each tenth of (0, 1), the first nearest to the picture; not a number where there is none.
+class LossByTime {
+ public:
+  void add(const std::vector<float>& losses, const std::vector<float>& times);
+  std::vector<double> means() const;
+
+ private:
+  static constexpr std::size_t parts = 10;
+  std::array<double, parts> sums_ = {}, counts_ = {};
 };
 
-// The mean loss in each tenth of (0, 1), the first nearest to the picture; NaN where there is none.
-std::vector<double> loss_by_time(const std::vector<float>& losses, const std::vector<float>& times);
+struct ValidationResult {
+  double loss = 0;
+  std::vector<double> by_time;      // of LossByTime
+  std::vector<std::string> broken;  // examples that could not be read, each with the reason
+};
 
 class Learner {
  public:
@@ -57,7 +67,9 @@ class Learner {
   // The loss of the average's weights on every example, with fixed noise at fixed times.
   ValidationResult validate(const data::Dataset& dataset, std::uint64_t seed);
 
-  models::Weights average() const;                  // the model
+  // Whether weights and average are numbers: a step whose loss was finite may still have ruined them.
+  bool is_finite() const;
+
   void start_from(const models::Weights& weights);  // weights and average
 
   Checkpoint snapshot(const State& state) const;  // without the recipe

@@ -19,6 +19,12 @@ std::int64_t spread(std::int64_t i, std::int64_t total) {
   return i * stride % total;
 }
 
+// To where x is, without waiting for what a GPU is busy with.
+at::Tensor beside(const at::Tensor& host, const at::Tensor& x) {
+  if (!x.is_cuda()) return host.to(x.device());
+  return host.pin_memory().to(x.device(), host.scalar_type(), /*non_blocking=*/true);
+}
+
 }  // namespace
 
 Objective::Objective(const Recipe& recipe)
@@ -43,7 +49,7 @@ Draw Objective::draw(const DrawKey& key, const at::Tensor& x0, const at::Tensor&
     if (uniform_at(drop_key, first + i) < label_drop_) y[i] = classes_;
   }
   const NoiseKey noise_key{key.seed, noise_for::train_noise, key.draw};
-  return {normal_noise(noise_key, x0, first), times.to(x0.device(), x0.scalar_type()), kept.to(x0.device())};
+  return {normal_noise(noise_key, x0, first), beside(times.to(x0.scalar_type()), x0), beside(kept, x0)};
 }
 
 Draw Objective::draw_evenly(const DrawKey& key, const at::Tensor& x0, const at::Tensor& labels,
@@ -54,8 +60,7 @@ Draw Objective::draw_evenly(const DrawKey& key, const at::Tensor& x0, const at::
   for (std::int64_t i = 0; i < B; ++i)
     t[i] = (static_cast<double>(spread(first + i, total)) + 0.5) / static_cast<double>(total);
   const NoiseKey noise_key{key.seed, noise_for::train_noise, key.draw};
-  return {normal_noise(noise_key, x0, first), times.to(x0.device(), x0.scalar_type()),
-          labels.to(x0.device())};
+  return {normal_noise(noise_key, x0, first), beside(times.to(x0.scalar_type()), x0), beside(labels, x0)};
 }
 
 at::Tensor Objective::losses(models::DiPoM& network, const at::Tensor& x0, const Draw& draw) const {

@@ -104,6 +104,7 @@ void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   check(shape[1] % recipe.network.patch == 0 && shape[2] % recipe.network.patch == 0,
         "train: network.patch: expected a divisor of the data's sides (", shape[2], "x", shape[1], "), got ",
         recipe.network.patch);
+  if (dataset.latents()) recipe.sample.size = {shape[2], shape[1]};  // until a codec says what they stand for
 }
 
 std::string recipe_text(Recipe recipe) {

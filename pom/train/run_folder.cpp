@@ -96,7 +96,7 @@ fs::path prepared(const fs::path& path) {
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {
-  const bool used = fs::exists(recipe()) || fs::exists(checkpoints());
+  const bool used = !list_checkpoints(checkpoints()).empty();
   check(resume || !used, "train: ", path_.string(),
         ": holds a run already; go on with it (--resume) or give another folder (-o DIR)");
   for (const fs::path& folder : {checkpoints(), samples(), model()}) make_folder(folder);
@@ -105,6 +105,7 @@ RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(
 
 RunLog::RunLog(const fs::path& folder, std::int64_t step) : folder_(folder), events_(folder, wall_seconds()) {
   cut_log(folder_ / "log.jsonl", step);
+  if (step >= 0) events_.restart(step + 1, wall_seconds());
 }
 
 void RunLog::line(const std::string& json) {

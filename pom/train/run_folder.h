@@ -47,7 +47,8 @@ struct Figures {
   std::vector<double> loss_by_time;
 };
 
-// The run's own record. Lines of steps after `step`, which a resumed run makes again, are cut off first.
+// The run's own record. Lines of steps after `step`, which a resumed run makes again, are cut off first; -1
+// cuts all.
 class RunLog {
  public:
   RunLog(const std::filesystem::path& folder, std::int64_t step);

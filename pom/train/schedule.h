@@ -7,7 +7,8 @@
 
 namespace pom::train {
 
-// A cooldown that someone asked for at a step, instead of the recipe's at the end.
+// A cooldown that someone asked for at a step, instead of the recipe's at the end; it falls from the rate of
+// that step.
 struct Cooldown {
   std::int64_t from = -1, steps = 0;
 };

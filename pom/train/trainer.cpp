@@ -2,8 +2,9 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include <ATen/Parallel.h>
 
@@ -13,6 +14,7 @@
 #include "pom/io/atomic_file.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/picture.h"
+#include "pom/io/sha256.h"
 #include "pom/models/counts.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
@@ -26,27 +28,32 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::int64_t bad_steps_allowed = 5;  // in a row, before the run goes back to a checkpoint
 constexpr std::int64_t rollbacks_allowed = 3;  // without a checkpoint in between
-constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Sums since the last line of the log.
+// Sums since the last line of the log, or the last checkpoint: what a resumed run has not seen is not in
+// them.
 struct Stretch {
   double began = seconds_now();
   std::int64_t steps = 0;
   double loss = 0;
-  std::vector<float> losses, times;
+  LossByTime by_time;
 
   void add(const StepResult& result) {
     if (!result.finite) return;
     ++steps;
     loss += result.loss;
-    losses.insert(losses.end(), result.losses.begin(), result.losses.end());
-    times.insert(times.end(), result.times.begin(), result.times.end());
+    by_time.add(result.losses, result.times);
   }
 };
+
+std::string hash_of(const std::vector<std::string>& names) {
+  io::Sha256 hash;
+  for (const std::string& name : names) hash.update(name + "\n");
+  return hash.hex();
+}
 
 class Run {
  public:
@@ -55,19 +62,22 @@ class Run {
 
  private:
   void begin();
-  void resume(const Checkpoint& checkpoint);
+  std::optional<Checkpoint> find_checkpoint();
+  void refuse_options(const std::optional<Checkpoint>& checkpoint) const;
   void refuse_changes(const Checkpoint& checkpoint);
+  void compare_data(const State& saved);
+  void start(const std::optional<Checkpoint>& checkpoint);
   void describe();
   void start_loader();
-  bool steps(Progress& progress);
-  void after_step(const StepResult& result, Progress& progress);
-  void take_bad_step(const StepResult& result, Progress& progress);
-  void roll_back(const StepResult& result, Progress& progress);
-  void log_figures(const StepResult& result, Progress& progress);
-  void validate(Progress& progress);
-  void draw_sheet(Progress& progress);
-  void save(Progress* sheet = nullptr);
-  void say(const std::string& text, Progress* progress = nullptr);
+  bool steps();
+  void after_step(const StepResult& result);
+  void take_bad_step(const StepResult& result);
+  void roll_back(const std::string& why);
+  void log_figures(const StepResult& result);
+  void validate();
+  void draw_sheet();
+  void save(bool sheet = false);
+  void say(const std::string& text);
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   std::int64_t last() const {
     return last_step(recipe_.run.steps, {state_.cooldown_from, state_.cooldown_steps});
@@ -81,6 +91,9 @@ class Run {
   RunFolder folder_;
   std::optional<Learner> learner_;
   std::optional<RunLog> log_;
+  Progress* progress_ = nullptr;     // while there is one
+  std::vector<std::string> unsaid_;  // before the log is there
+  std::set<std::string> broken_;     // validation examples that were told
   std::unique_ptr<data::Loader> loader_;
   Prepared next_;  // what the next step computes, made ready during the one before
   State state_;
@@ -102,10 +115,14 @@ Run::Run(const Recipe& recipe, const TrainOptions& options, const Watch& watch)
       recipe_(completed(recipe, data_)),
       folder_(options.folder, options.resume) {}
 
-void Run::say(const std::string& text, Progress* progress) {
-  if (log_) log_->message(text);
-  if (progress)
-    progress->say(text);
+void Run::say(const std::string& text) {
+  if (!log_) {
+    unsaid_.push_back(text);
+    return;
+  }
+  log_->message(text);
+  if (progress_)
+    progress_->say(text);
   else if (watch_.say)
     watch_.say(text);
 }
@@ -116,29 +133,48 @@ void Run::begin() {
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);
   learner_.emplace(recipe_, device);
-  state_.seed = recipe_.run.seed;
-  std::vector<std::string> damaged;
-  std::optional<Checkpoint> checkpoint;
-  if (options_.resume)
-    checkpoint = newest_checkpoint(folder_.checkpoints(), [&](const fs::path& path, const std::string& why) {
-      damaged.push_back(detail::concat("left out ", path.filename().string(), ": ", why));
-    });
+  const std::optional<Checkpoint> checkpoint = find_checkpoint();
+  refuse_options(checkpoint);
   if (checkpoint) refuse_changes(*checkpoint);
-  log_.emplace(folder_.path(), checkpoint ? checkpoint->state.step : -1);
-  for (const std::string& text : damaged) say(text);
-  if (checkpoint)
-    resume(*checkpoint);
-  else if (options_.resume)
-    say(detail::concat("no checkpoint in ", folder_.checkpoints().string(), ": starting from the beginning"));
-  if (!checkpoint && !options_.init_from.empty())
-    learner_->start_from(first_weights(options_.init_from, recipe_.network));
-  if (options_.cooldown > 0 && state_.cooldown_from < 0) {
-    state_.cooldown_from = state_.step;
-    state_.cooldown_steps = options_.cooldown;
-  }
+  start(checkpoint);
   describe();
   start_loader();
-  if (!checkpoint) save();  // so that a disk that takes no checkpoint is found before the work
+  // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a
+  // cooldown, which a process that is killed must not forget.
+  if (!checkpoint || !options_.from.empty() || options_.cooldown > 0) save();
+}
+
+// The one to go on from; nothing for a run that begins.
+std::optional<Checkpoint> Run::find_checkpoint() {
+  if (!options_.from.empty()) return read_checkpoint(options_.from);
+  if (!options_.resume) return std::nullopt;
+  std::string damaged;
+  std::optional<Checkpoint> found =
+      newest_checkpoint(folder_.checkpoints(), [&](const fs::path& path, const std::string& why) {
+        damaged += detail::concat("\n  ", path.filename().string(), ": ", why);
+        say(detail::concat("left out ", path.filename().string(), ": ", why));
+      });
+  check(found || damaged.empty(), "train: --resume: none of the checkpoints in ",
+        folder_.checkpoints().string(), " is whole:", damaged,
+        "\na new run can start from the weights of the model: --init-from ", folder_.model().string(),
+        " -o ANOTHER");
+  if (!found)
+    say(detail::concat("no checkpoint in ", folder_.checkpoints().string(), ": starting from the beginning"));
+  return found;
+}
+
+void Run::refuse_options(const std::optional<Checkpoint>& checkpoint) const {
+  check(!checkpoint || options_.init_from.empty(),
+        "train: --init-from: expected for a run that begins, got it for ", "one that goes on from step ",
+        checkpoint ? checkpoint->state.step : 0);
+  if (options_.cooldown == 0) return;
+  check(checkpoint.has_value(), "train: --cooldown: expected a checkpoint to begin at, got none in ",
+        folder_.checkpoints().string());
+  const State& state = checkpoint->state;
+  check(state.cooldown_from < 0,
+        "train: --cooldown: expected a run that has none, got one that cools down from step ",
+        state.cooldown_from, " over ", state.cooldown_steps,
+        " steps; --resume alone goes on with it, and --from takes an earlier checkpoint");
 }
 
 void Run::refuse_changes(const Checkpoint& checkpoint) {
@@ -155,14 +191,34 @@ void Run::refuse_changes(const Checkpoint& checkpoint) {
       "\nthe network, the data's kind, size and validation, the diffusion, the codec, the seed and the ",
       "precision stay; everything else may change. A run that starts from these weights with another recipe ",
       "is --init-from ", folder_.model().string());
-  if (!allowed.empty() && watch_.say) watch_.say("changed since the checkpoint:" + allowed);
+  if (!allowed.empty()) say("changed since the checkpoint:" + allowed);
+  compare_data(checkpoint.state);
 }
 
-void Run::resume(const Checkpoint& checkpoint) {
-  learner_->restore(checkpoint);
-  state_ = checkpoint.state;
-  saved_step_ = state_.step;
-  say(detail::concat("going on from step ", state_.step));
+void Run::compare_data(const State& saved) {
+  check(saved.classes == hash_of(data_.training->classes()),
+        "train: --resume: the classes of the data have other ",
+        "names, or another order, than when the run began");
+  if (saved.examples != data_.training->size())
+    say(detail::concat("the data has ", data_.training->size(), " examples and had ", saved.examples,
+                       ": their order is another from here on"));
+}
+
+void Run::start(const std::optional<Checkpoint>& checkpoint) {
+  if (checkpoint) {
+    learner_->restore(*checkpoint);
+    state_ = checkpoint->state;
+    if (options_.from.empty()) saved_step_ = state_.step;
+  } else {
+    state_.seed = recipe_.run.seed;
+    if (!options_.init_from.empty()) learner_->start_from(first_weights(options_.init_from, recipe_.network));
+  }
+  state_.examples = data_.training->size();
+  state_.classes = hash_of(data_.training->classes());
+  if (options_.cooldown > 0) state_.cooldown_from = state_.step, state_.cooldown_steps = options_.cooldown;
+  log_.emplace(folder_.path(), checkpoint ? state_.step : -1);
+  for (const std::string& text : std::exchange(unsaid_, {})) say(text);
+  if (checkpoint) say(detail::concat("going on from step ", state_.step));
 }
 
 void Run::describe() {
@@ -199,14 +255,13 @@ RunResult Run::train() {
   ProgressOptions options = watch_.progress;
   options.first = state_.step;
   Progress progress(recipe_.run.name, last(), watch_.sink, options);
+  progress_ = &progress;
   stretch_ = Stretch();
   began_ = seconds_now();
-  const bool finished = steps(progress);
-  if (saved_step_ != state_.step) save();
-  if (finished) {
-    progress.finish();
-    result_.end = End::finished;
-  }
+  const bool finished = steps();
+  if (saved_step_ != state_.step && learner_->is_finite()) save();
+  if (finished) progress.finish();
+  progress_ = nullptr;
   result_.state = state_;
   result_.state.seconds = seconds();
   result_.model = folder_.model();
@@ -214,7 +269,7 @@ RunResult Run::train() {
 }
 
 // False where it was asked to leave early.
-bool Run::steps(Progress& progress) {
+bool Run::steps() {
   if (state_.step < last()) next_ = learner_->prepare(loader_->next(), state_.seed, state_.draws);
   while (state_.step < last()) {
     if (watch_.stop && watch_.stop->load()) {
@@ -229,102 +284,119 @@ bool Run::steps(Progress& progress) {
     const StepResult result = learner_->step(
         next_, state_, [&] { next = learner_->prepare(loader_->next(), state_.seed, state_.draws + 1); });
     next_ = std::move(next);
-    progress.set(state_.step);
-    after_step(result, progress);
+    after_step(result);
+    progress_->set(state_.step);
   }
   return true;
 }
 
-void Run::after_step(const StepResult& result, Progress& progress) {
-  if (!result.finite) take_bad_step(result, progress);
+void Run::after_step(const StepResult& result) {
+  if (!result.finite) return take_bad_step(result);
   stretch_.add(result);
   const bool end = state_.step == last();
-  if (due(recipe_.log.every) || end) log_figures(result, progress);
-  if (due(recipe_.log.validate_every) || (end && recipe_.log.validate_every > 0)) validate(progress);
   const bool sheet = due(recipe_.log.sample_every) || (end && recipe_.log.sample_every > 0);
-  if (due(recipe_.log.checkpoint_every) || sheet || end) save(sheet ? &progress : nullptr);
+  const bool saves = due(recipe_.log.checkpoint_every) || sheet || end;
+  if (saves && !learner_->is_finite()) return roll_back("the weights, after a step that was finite");
+  if (due(recipe_.log.every) || end) log_figures(result);
+  if (due(recipe_.log.validate_every) || (end && recipe_.log.validate_every > 0)) validate();
+  if (saves) save(sheet);
 }
 
-void Run::take_bad_step(const StepResult& result, Progress& progress) {
+// Nothing is logged or saved at such a step: a checkpoint is of a state that works.
+void Run::take_bad_step(const StepResult& result) {
   say(detail::concat("step ", state_.step - 1, ": not finite, and skipped: first ", result.culprit, " (loss ",
-                     result.loss, ", gradient norm ", result.norm, ")"),
-      &progress);
-  if (state_.bad_in_row >= bad_steps_allowed) roll_back(result, progress);
+                     result.loss, ", gradient norm ", result.norm, ")"));
+  if (state_.bad_in_row >= bad_steps_allowed || state_.step == last()) roll_back(result.culprit);
 }
 
-// The weights of the newest checkpoint, and the data and noise that come next: the same ones would only fail
-// again.
-void Run::roll_back(const StepResult& result, Progress& progress) {
-  check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step, ": not finite ", bad_steps_allowed,
-        " times in a row, and still after ", rollbacks_allowed, " returns to a checkpoint; first ",
-        result.culprit, ". A lower optimizer.lr, a longer optimizer.warmup or precision fp32 may help");
-  const std::optional<Checkpoint> checkpoint = newest_checkpoint(folder_.checkpoints(), [](auto&&...) {});
-  check(checkpoint.has_value(), "train: step ", state_.step, ": not finite ", bad_steps_allowed,
-        " times in a row, and no checkpoint to return to; first ", result.culprit);
-  learner_->restore(*checkpoint);
-  state_.step = checkpoint->state.step;
-  state_.updates = checkpoint->state.updates;
+// The weights of a checkpoint, each time of an earlier one, and the data and noise that come next: the same
+// ones would only fail again.
+void Run::roll_back(const std::string& why) {
+  check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step,
+        ": not finite, and still so after ", rollbacks_allowed, " returns to a checkpoint; first ", why,
+        ". A lower optimizer.lr, a longer optimizer.warmup or run.precision fp32 may help");
+  std::vector<Checkpoint> found;
+  for (const fs::path& path : list_checkpoints(folder_.checkpoints())) {
+    if (std::ssize(found) > state_.rollbacks) break;
+    try {
+      found.push_back(read_checkpoint(path));
+    } catch (const Error& error) {
+      say(detail::concat("left out ", path.filename().string(), ": ", error.what()));
+    }
+  }
+  check(!found.empty(), "train: step ", state_.step, ": not finite, and no checkpoint to return to; first ",
+        why);
+  const Checkpoint& checkpoint = found.back();
+  learner_->restore(checkpoint);
+  state_.step = checkpoint.state.step;
+  state_.updates = checkpoint.state.updates;
   state_.bad_in_row = 0;
   ++state_.rollbacks;
-  say(detail::concat("not finite ", bad_steps_allowed, " times in a row: back to the weights of step ",
-                     state_.step, ", with the data that comes next"),
-      &progress);
+  stretch_ = Stretch();
+  log_.emplace(folder_.path(), state_.step);
+  say(detail::concat("not finite too often: back to the weights of step ", state_.step,
+                     ", with the data that comes next"));
 }
 
-void Run::log_figures(const StepResult& result, Progress& progress) {
-  const double now = seconds_now();
+void Run::log_figures(const StepResult& result) {
+  const double steps = static_cast<double>(stretch_.steps);
   Figures figures{.step = state_.step,
                   .skipped = state_.skipped,
-                  .loss = stretch_.steps > 0 ? stretch_.loss / static_cast<double>(stretch_.steps) : nothing,
+                  .loss = stretch_.loss / steps,
                   .rate = result.rate,
                   .norm = result.norm,
                   .pictures_per_second =
-                      static_cast<double>(stretch_.steps * recipe_.batch.size) / (now - stretch_.began),
+                      steps * static_cast<double>(recipe_.batch.size) / (seconds_now() - stretch_.began),
                   .seconds = seconds(),
-                  .loss_by_time = loss_by_time(stretch_.losses, stretch_.times)};
+                  .loss_by_time = stretch_.by_time.means()};
   result_.loss = figures.loss;
   log_->figures(figures);
   char note[96];
   std::snprintf(note, sizeof note, "loss %.4f · %.*f pictures/s", figures.loss,
                 figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second);
-  progress.note(note);
+  progress_->note(note);
   stretch_ = Stretch();
 }
 
-void Run::validate(Progress& progress) {
+void Run::validate() {
   if (!data_.validation || data_.validation->size() == 0) return;
+  const double began = seconds_now();
   const ValidationResult result =
       learner_->validate(*data_.validation, static_cast<std::uint64_t>(state_.seed));
+  for (const std::string& text : result.broken)
+    if (broken_.insert(text).second) say(detail::concat("skipped ", text, " (held back for validation)"));
   result_.validation_loss = result.loss;
   log_->validation(state_.step, result);
   char text[96];
   std::snprintf(text, sizeof text, "step %lld: validation loss %.5f", static_cast<long long>(state_.step),
                 result.loss);
-  say(text, &progress);
+  say(text);
+  stretch_.began += seconds_now() - began;
 }
 
 // ---- what stays ----
 
 // The checkpoint comes last: a run that is killed before it makes the model and the sheet again.
-void Run::save(Progress* sheet) {
+void Run::save(bool sheet) {
+  if (state_.bad_in_row == 0) state_.rollbacks = 0;
   Checkpoint checkpoint = learner_->snapshot(state_);
   checkpoint.state.seconds = seconds();
-  if (saved_step_ >= 0 && state_.step > saved_step_) checkpoint.state.rollbacks = state_.rollbacks = 0;
   checkpoint.recipe = recipe_text(recipe_);
   write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema);
-  if (sheet) draw_sheet(*sheet);
+  if (sheet) draw_sheet();
   write_checkpoint(folder_.checkpoints(), checkpoint);
   prune_checkpoints(folder_.checkpoints(), recipe_.log.keep);
   saved_step_ = state_.step;
+  stretch_ = Stretch();
 }
 
-void Run::draw_sheet(Progress& progress) {
+void Run::draw_sheet() {
   if (recipe_.data.kind == "latents") return;  // whose codec is not here
   const fs::path path = folder_.samples() / sheet_name(state_.step);
   const io::Image sheet = sample_sheet(folder_.model(), recipe_, learner_->device());
   io::write_picture(path, sheet);
   log_->sheet(state_.step, path, sheet.width, sheet.height);
-  say(path.string(), &progress);
+  say(path.string());
 }
 
 }  // namespace

@@ -17,11 +17,12 @@ namespace pom::train {
 
 struct TrainOptions {
   std::filesystem::path folder;
-  bool resume = false;  // go on from the newest checkpoint that is whole; start where there is none
-  std::filesystem::path init_from;  // a model folder whose weights are the first ones
-  std::int64_t cooldown = 0;        // let the rate fall from here on over so many steps, and end there
-  double seconds = 0;               // save and leave after so long; 0: never
-  std::string command;              // for run.json
+  bool resume = false;  // go on from the newest checkpoint that is whole; start where there is no checkpoint
+  std::filesystem::path from;       // a checkpoint, of whatever run, that a run in a new folder goes on from
+  std::filesystem::path init_from;  // a model folder whose weights are the first ones of a new run
+  std::int64_t cooldown = 0;  // let the rate fall from the checkpoint on over so many steps, and end there
+  double seconds = 0;         // save and leave after so long; 0: never
+  std::string command;        // for run.json
 };
 
 // Called from the thread that trains.
@@ -52,6 +53,8 @@ struct TrainForecast {
   double seconds_per_step = 0, pictures_per_second = 0;
   double loader_pictures_per_second = 0;  // of the data alone
   std::int64_t memory_bytes = 0;          // of weights, moments, average, gradients and activations
+  std::int64_t free_bytes = 0;            // what the device has for it; 0: unknown
+  bool fits = true;                       // else nothing was measured
   std::int64_t checkpoint_bytes = 0;      // of one checkpoint
 };
 

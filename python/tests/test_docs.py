@@ -82,14 +82,15 @@ def sessions(page):
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """Runs commands as bash does, `pom` among them, in a folder with the assets and nothing else."""
+    """Runs commands as bash does, `pom` among them, in a folder with assets, recipes and nothing else."""
     program = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
     if not program.is_file():
         if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
             pytest.fail(f"the program was not found: {program}")
         pytest.skip("the program was not built")
     folder = tmp_path_factory.mktemp("guide")
-    (folder / "assets").symlink_to(ROOT / "assets")
+    for kept in ("assets", "recipes"):
+        (folder / kept).symlink_to(ROOT / kept)
     path = f"{program.resolve().parent}:{os.environ['PATH']}"
     environment = {k: v for k, v in os.environ.items() if k not in ("POM_MODELS", "POM_CPU_ISA")}
 

@@ -119,3 +119,28 @@ def test_attention_differs_in_the_mixer_alone():
         for field in ("order", "order_expand", "heads", "ffw_expand"):
             recipe["network"].pop(field, None)
     assert pom == attention
+
+
+def test_the_reference_has_every_field(tmp_path):
+    """docs/training.md against the resolved recipe of a run that says almost nothing."""
+    said = {"run.steps": 1, "data.size": [8, 8], "data.validation": 4, "network.dim": 16, "network.depth": 1}
+    said |= {"batch.size": 2, "sample.size": [8, 8]}
+    recipe = tmp_path / "almost.toml"
+    recipe.write_text("")
+    sets = [word for name, value in said.items() for word in ("--set", f"{name}={value}")]
+    result = pom_train(recipe, "-o", tmp_path / "run", *sets)
+    assert result.returncode == 0, result.stderr
+    resolved = read(tmp_path / "run" / "recipe.toml")
+    said |= {"run.name": 0, "network.classes": 0, "network.channels": 0}  # which the run fills in
+    rows = re.findall(
+        r"^\| `(\w+\.\w+)` \| (.+?) \| (.+) \|$", (ROOT / "docs/training.md").read_text(), re.MULTILINE
+    )
+    fields = [f"{section}.{name}" for section, inner in resolved.items() for name in inner]
+    assert [name for name, _, _ in rows] == fields
+    text = (tmp_path / "run" / "recipe.toml").read_text()
+    for name, default, meaning in rows:
+        assert f"# {meaning}\n" in text, name
+        if name not in said:
+            section, field = name.split(".")
+            value = tomllib.loads(f"x = {default.strip('`')}")["x"] if default != "none" else ""
+            assert resolved[section][field] == value, name

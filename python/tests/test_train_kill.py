@@ -1,5 +1,5 @@
-"""A run that is killed again and again ends as one that was never touched: weights, moments, average and place in
-the data, bit for bit.
+"""A run that is killed again and again ends as one that was never touched: weights, moments, average and
+place in the data, bit for bit.
 
 POM_KILLS=200 kills more often than CI does.
 """
@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import pytest
+from PIL import Image
 
 from training import (
     checkpoints,
@@ -86,6 +87,36 @@ def test_killed_runs_end_like_the_untouched(untouched, tmp_path):
         assert not list(run.rglob(".pom-tmp-*")), "temporaries of killed processes were left"
     print(f"{kills} kills in {rounds} runs, {in_saves} of them within a write")
     assert in_saves * 3 >= kills
+
+
+def test_with_everything_that_can_differ(tmp_path):
+    """Several threads and workers, pictures of a folder over some epochs, mirrored, bf16, parts, sheets."""
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(9):
+            Image.new("RGB", (9 + i, 12), (20 * i, 90, 255 - 20 * i)).save(tmp_path / f"data/{name}/{i}.png")
+    recipe = write_recipe(tmp_path)
+    settings = ["data.kind=folder", f"data.path={tmp_path / 'data'}", "data.flip=true", "data.validation=2"]
+    settings += [
+        "data.workers=2",
+        "run.threads=2",
+        "run.precision=bf16",
+        "run.steps=60",
+        "batch.accumulate=2",
+    ]
+    settings += ["batch.checkpointing=true", "log.checkpoint_every=7", "log.every=5", "log.sample_every=25"]
+    settings += ["sample.steps=2", "optimizer.cooldown=20", "network.mixer=attention", "network.heads=2"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    result = pom_train(recipe, "-o", whole, *words)
+    assert result.returncode == 0, result.stderr
+    command = [program(), "train", str(recipe), "-o", str(run), "--resume", "--quiet", *words]
+    chance, kills = random.Random(2), 0
+    while kill_in_save(command, chance) != 0:
+        kills += 1
+        assert kills < 100
+    assert kills >= 3
+    assert differences(whole, run) == []
 
 
 def losses(run):

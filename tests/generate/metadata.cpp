@@ -22,8 +22,8 @@ Origin origin() {
   o.request.cfg_from = 0;
   o.request.cfg_to = 1;
   o.request.clip = 0;
-  o.request.width = 32;
-  o.request.height = 32;
+  o.request.width = 64;
+  o.request.height = 64;
   o.request.dtype = "fp32";
   o.model = "shapes64";
   o.model_hash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -46,7 +46,7 @@ TEST(Metadata, TextOfBothKinds) {
   ASSERT_EQ(text.size(), 2u);
   EXPECT_EQ(text[0].keyword, "parameters");
   EXPECT_EQ(text[0].text,
-            "star\nSteps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 32x32, Model hash: 0123456789, "
+            "star\nSteps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 64x64, Model hash: 0123456789, "
             "Model: shapes64, Version: libpom 0.1.0");
   EXPECT_EQ(text[1].keyword, "pom");
   EXPECT_EQ(text[1].text.find(R"({"format":1,"request":{"class":"star","seed":7,"count":1,)"), 0u)

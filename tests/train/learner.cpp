@@ -138,11 +138,13 @@ TEST(Learner, AStepThatIsNotFiniteChangesNothing) {
   EXPECT_TRUE(at::equal(learner.parameters().values(), before));
 }
 
-TEST(Learner, LossByTime) {
-  const std::vector<double> by_time = loss_by_time({1, 3, 5, 7}, {0.05f, 0.06f, 0.95f, 1.0f});
-  EXPECT_EQ(by_time[0], 2);
-  EXPECT_EQ(by_time[9], 6);
-  EXPECT_TRUE(std::isnan(by_time[4]));
+TEST(LossByTime, IsTheMeanOfEachTenth) {
+  LossByTime by_time;
+  by_time.add({1, 3}, {0.05f, 0.06f});
+  by_time.add({5, 7}, {0.95f, 1.0f});
+  EXPECT_EQ(by_time.means()[0], 2);
+  EXPECT_EQ(by_time.means()[9], 6);
+  EXPECT_TRUE(std::isnan(by_time.means()[4]));
 }
 
 TEST(Precision, EndsWithItsScope) {

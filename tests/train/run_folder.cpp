@@ -37,6 +37,8 @@ TEST_F(RunFolderTest, ASecondHolderIsRefused) {
 
 TEST_F(RunFolderTest, AUsedFolderNeedsResume) {
   { const RunFolder run(folder_ / "run", false); }
+  EXPECT_NO_THROW(RunFolder(folder_ / "run", false)) << "a start that failed leaves no run";
+  std::ofstream(folder_ / "run/checkpoints/step_00000000.safetensors") << "a checkpoint";
   EXPECT_THROW(RunFolder(folder_ / "run", false), Error);
   EXPECT_NO_THROW(RunFolder(folder_ / "run", true));
 }

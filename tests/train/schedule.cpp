@@ -33,6 +33,7 @@ TEST(Schedule, ACooldownThatWasAskedForReplacesTheRecipes) {
   const Cooldown asked{.from = 300, .steps = 4};
   EXPECT_DOUBLE_EQ(learning_rate(o, 1000, 299, asked), 2);
   EXPECT_DOUBLE_EQ(learning_rate(o, 1000, 301, asked), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 1000, 926, {.from = 925, .steps = 4}), 0.5) << "from the rate it had";
   EXPECT_EQ(last_step(1000, asked), 304);
   EXPECT_EQ(last_step(1000, {}), 1000);
 }
