@@ -154,7 +154,7 @@ def steps(report: Report, args) -> None:
 
 def loader(report: Report, args) -> None:
     report.say(
-        "## The loader\n\nPictures a second that the loader alone delivers, and that training takes, in turn. "
+        "## The loader\n\nPictures a second that the loader alone delivers and that training takes, in turn. "
         f"Goal: {LOADER_GOAL:.0f} times."
     )
     table = report.table("loader pictures/s", "training pictures/s", "ratio")

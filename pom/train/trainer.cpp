@@ -217,6 +217,8 @@ void Run::start(const std::optional<Checkpoint>& checkpoint) {
   state_.classes = hash_of(data_.training->classes());
   if (options_.cooldown > 0) state_.cooldown_from = state_.step, state_.cooldown_steps = options_.cooldown;
   log_.emplace(folder_.path(), checkpoint ? state_.step : -1);
+  log_->message(detail::concat(recipe_.run.name, ": ", models::count_parameters(recipe_.network),
+                               " parameters on ", device_text(learner_->device())));
   for (const std::string& text : std::exchange(unsaid_, {})) say(text);
   if (checkpoint) say(detail::concat("going on from step ", state_.step));
 }
