@@ -122,8 +122,8 @@ def settings_of(args, network: dict[str, object], dtype: str) -> list[str]:
 def steps(report: Report, args) -> None:
     report.say(
         f"## A step\n\nThe network of recipes/shapes.toml at {args.side}x{args.side}, batch {args.batch}: "
-        f"milliseconds a step, and how much faster libpom is. Goals: {EAGER_GOAL} times eager, not behind "
-        "compiled."
+        f"milliseconds a step, and how much faster libpom is. Goals for the mixer: {EAGER_GOAL} times "
+        "eager, not behind compiled; attention, whose products are torch's own, is there to compare."
     )
     columns = ("mixer", "dtype", "libpom ms", "eager ms", "compiled ms", "vs eager", "vs compiled", "spread")
     table = report.table(*columns)
@@ -145,11 +145,13 @@ def steps(report: Report, args) -> None:
             ours.close()
             mine, eager, compiled = (times[key] for key in variants)
             ms = [f"{sample.median * 1000:.0f}" for sample in (mine, eager, compiled)]
-            judged = [
-                report.judge(eager.over(mine), at_least=EAGER_GOAL),
-                report.judge(compiled.over(mine), at_least=COMPILED_GOAL),
-            ]
-            table.row(name, dtype, *ms, *judged, f"{mine.spread:.0%}")
+            ratios = [eager.over(mine), compiled.over(mine)]
+            if name == "pom":
+                goals = (EAGER_GOAL, COMPILED_GOAL)
+                cells = [report.judge(r, at_least=goal) for r, goal in zip(ratios, goals, strict=True)]
+            else:
+                cells = [f"{ratio:.2f}  " for ratio in ratios]
+            table.row(name, dtype, *ms, *cells, f"{mine.spread:.0%}")
 
 
 def loader(report: Report, args) -> None:

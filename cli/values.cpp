@@ -76,4 +76,13 @@ std::string grouped(std::int64_t number) {
   return text;
 }
 
+std::string guidance_text(double scale, double from, double to) {
+  std::string text = detail::concat("cfg scale ", scale);
+  if (from > 0 || to < 1) text += " for ";
+  if (from > 0) text += detail::concat(from, " <= ");
+  if (from > 0 || to < 1) text += "t";
+  if (to < 1) text += detail::concat(" <= ", to);
+  return text;
+}
+
 }  // namespace pom::cli
