@@ -54,6 +54,7 @@ def configure(torch: environment.Torch) -> list[str]:
     """The cmake command; from scratch where an earlier build was of another torch or generator."""
     command = ["cmake", "-S", str(ROOT), "-B", str(BUILD), f"-DTorch_DIR={torch.cmake}"]
     command += ["-DCMAKE_BUILD_TYPE=Release", "-DPOM_TESTS=OFF", "-DPOM_BENCH=OFF", "-DPOM_CLI=OFF"]
+    command += ["-DPOM_TRAIN=OFF"]  # which has no Python face
     command += ["-DCMAKE_SKIP_RPATH=ON"]  # torch's libraries are in the process before ours
     if ninja := shutil.which("ninja"):
         command += ["-G", "Ninja"]

@@ -25,12 +25,19 @@ struct Entry {
   Action action;
 };
 
+// What was left out of the build is not there.
 std::vector<Command> all_commands() {
-  return {sample_command(), reproduce_command(),
-#ifdef POM_WITH_TRAIN  // which needs toml++
-          train_command(),
+  std::vector<Command> commands = {sample_command(), reproduce_command()};
+#ifdef POM_WITH_TRAIN
+  commands.push_back(train_command());
 #endif
-          eval_command(),   dataset_command(),   info_command(), doctor_command()};
+#ifdef POM_WITH_DATA
+  commands.push_back(eval_command());
+  commands.push_back(dataset_command());
+#endif
+  commands.push_back(info_command());
+  commands.push_back(doctor_command());
+  return commands;
 }
 
 std::vector<Entry> declare_commands(CLI::App& program) {

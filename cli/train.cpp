@@ -251,8 +251,6 @@ Command train_command() {
           "pom train recipes/shapes.toml --set optimizer.lr=5e-4 --set batch.size=256\n"
           "pom train out/tiny --resume\n"
           "pom train out/tiny --resume --cooldown 500\n"
-          "pom train recipes/shapes.toml --from out/runs/shapes/checkpoints/step_00006000.safetensors "
-          "--cooldown 2000 -o out/early\n"
           "pom train recipes/shapes.toml --dry-run",
       .declare = declare,
   };

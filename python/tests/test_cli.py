@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reference_dipom import ReferenceDiPoM, randomise
+from training import RECIPE
 
 COMMANDS = ["sample", "reproduce", "train", "dataset", "eval", "info", "doctor"]
 CLASSES = ["circle", "square", "star"]
@@ -195,9 +196,13 @@ class TestHelp:
         assert result.returncode == 0 and re.match(r"libpom \d+\.\d+\.\d+ ", result.stdout)
 
     def test_examples_run(self, tmp_path):
-        """Each example, in the order of the commands, in a folder where its model is."""
+        """Each example, in the order of the commands, where a small model and small recipes are. Those of
+        eval, which train a judge, are left to test_eval.py."""
         write_model(tmp_path / "assets" / "shapes64", config=CONFIG | {"name": "shapes64"})
-        for command in COMMANDS:
+        (tmp_path / "recipes").mkdir()
+        for name in ("shapes", "shapes-tiny"):
+            (tmp_path / "recipes" / f"{name}.toml").write_text(RECIPE.replace("steps = 240", "steps = 20"))
+        for command in (name for name in COMMANDS if name != "eval"):
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].splitlines()[2:]:
                 result = pom(*line.split()[1:], cwd=tmp_path)
