@@ -214,9 +214,7 @@ int write_drawings(const DatasetOptions& options) {
   }
   const fs::path list = fs::path(options.output) / "shapes.jsonl";
   make_folder_of(list);
-  io::AtomicFile file(list);
-  file.write(written.lines);
-  file.commit();
+  io::write_file_atomically(list, written.lines);
   const bool stopped = written.total < *options.count;
   if (stopped)
     say(detail::concat("stopped; ", written.total, " of ", *options.count, " pictures were written"));

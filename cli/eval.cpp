@@ -362,9 +362,7 @@ std::string json_text(const Run& run, const eval::ShapesReport& report) {
 
 void write_text(const fs::path& path, const std::string& text) {
   make_folder_of(path);
-  io::AtomicFile file(path);
-  file.write(text);
-  file.commit();
+  io::write_file_atomically(path, text);
 }
 
 void write_files(const Run& run, const eval::ShapesReport& report) {

@@ -1,5 +1,4 @@
 // `pom sample`: a request in flags, pictures in files.
-#include <chrono>
 #include <optional>
 
 #include "cli/command.h"
@@ -95,10 +94,6 @@ struct SampleOptions {
           threads);
   }
 };
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A run of the program: what was asked, what it stands for, and what has been written so far.
 struct Run {
@@ -206,7 +201,7 @@ void plan_output(Run& run) {
 }
 
 void make_pictures(Run& run, const StopSignals& signals) {
-  const double start = seconds_now();
+  const double start = steady_seconds();
   std::optional<Progress> progress;
   generate::Observer observer;
   observer.stop = &signals.asked();
@@ -227,7 +222,7 @@ void make_pictures(Run& run, const StopSignals& signals) {
     };
   run.engine.run(run.request, run.limits, observer);
   if (run.options.grid) write_sheet(run);
-  run.seconds = seconds_now() - start;
+  run.seconds = steady_seconds() - start;
 }
 
 void print_result(Run& run, bool stopped) {

@@ -21,10 +21,6 @@ constexpr double kPlain = 5;         // seconds between two plain lines that als
 constexpr double kPlainAnyway = 60;  // and between any two
 constexpr double kMemory = 10;       // seconds over which the rate forgets
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 ProgressOptions with_clock(ProgressOptions options) {
   if (!options.seconds) options.seconds = steady_seconds;
   return options;
@@ -51,6 +47,10 @@ void cut(std::string& text, int width) {
 }
 
 }  // namespace
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 ProgressSink progress_sink(std::ostream& stream) {
   return [&stream](std::string_view text) {

@@ -22,12 +22,15 @@ bool is_terminal(int fd);
 // Columns of the terminal at fd, or `otherwise` where it is none.
 int terminal_width(int fd, int otherwise = 80);
 
+// Of a clock that never goes back, from some moment on.
+double steady_seconds();
+
 struct ProgressOptions {
   bool terminal = false;      // redraw one line (is_terminal(2)), or write plain lines
   int width = 80;             // columns of the terminal (terminal_width(2))
   std::string unit = "step";  // what is counted, in the singular: "3.1 step/s"
   int64_t first = 0;          // how much was done before, by a run now resumed: counted, but not in the rate
-  std::function<double()> seconds = {};  // a clock that never goes back; the steady clock where empty
+  std::function<double()> seconds = {};  // a clock that never goes back; steady_seconds where empty
 };
 
 // Made at the start of a job and destroyed at its end. Where that comes early (an exception, a return), the

@@ -142,6 +142,10 @@ void RunLog::message(std::string_view text) {
   append(folder_ / "log.txt", detail::concat(time_text(), "  ", text, "\n"));
 }
 
+void RunLog::recipe(std::int64_t step, const std::string& toml) {
+  events_.text("recipe", "```toml\n" + toml + "```\n", step, wall_seconds());
+}
+
 void RunLog::sheet(std::int64_t step, const fs::path& png, int width, int height) {
   const std::string bytes = contents(png);
   events_.image("samples", std::as_bytes(std::span(bytes)), width, height, step, wall_seconds());

@@ -55,7 +55,8 @@ class RunLog {
 
   void figures(const Figures& figures);
   void validation(std::int64_t step, const ValidationResult& result);
-  void message(std::string_view text);  // into log.txt
+  void message(std::string_view text);                      // into log.txt
+  void recipe(std::int64_t step, const std::string& toml);  // for TensorBoard, beside the figures
   void sheet(std::int64_t step, const std::filesystem::path& png, int width, int height);
 
  private:

@@ -1,6 +1,6 @@
+// The loop of a run and everything around it: where it starts, what is due after a step, what it leaves.
 #include "pom/train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -29,14 +29,10 @@ namespace fs = std::filesystem;
 constexpr std::int64_t bad_steps_allowed = 5;  // in a row, before the run goes back to a checkpoint
 constexpr std::int64_t rollbacks_allowed = 3;  // without a checkpoint in between
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // Sums since the last line of the log, or the last checkpoint: what a resumed run has not seen is not in
 // them.
 struct Stretch {
-  double began = seconds_now();
+  double began = steady_seconds();
   std::int64_t steps = 0;
   double loss = 0;
   LossByTime by_time;
@@ -82,7 +78,7 @@ class Run {
   std::int64_t last() const {
     return last_step(recipe_.run.steps, {state_.cooldown_from, state_.cooldown_steps});
   }
-  double seconds() const { return state_.seconds + seconds_now() - began_; }
+  double seconds() const { return state_.seconds + steady_seconds() - began_; }
 
   TrainOptions options_;
   Watch watch_;
@@ -99,7 +95,7 @@ class Run {
   State state_;
   std::int64_t saved_step_ = -1;
   Stretch stretch_;
-  double began_ = seconds_now();
+  double began_ = steady_seconds();
   RunResult result_;
 };
 
@@ -224,7 +220,9 @@ void Run::start(const std::optional<Checkpoint>& checkpoint) {
 }
 
 void Run::describe() {
-  io::write_file_atomically(folder_.recipe(), recipe_text(recipe_));
+  const std::string text = recipe_text(recipe_);
+  io::write_file_atomically(folder_.recipe(), text);
+  log_->recipe(state_.step, text);
   const BuildInfo& build = build_info();
   note_start(folder_.path(),
              detail::concat("{\"step\": ", state_.step, ", \"command\": ", io::json_quoted(options_.command),
@@ -259,7 +257,7 @@ RunResult Run::train() {
   Progress progress(recipe_.run.name, last(), watch_.sink, options);
   progress_ = &progress;
   stretch_ = Stretch();
-  began_ = seconds_now();
+  began_ = steady_seconds();
   const bool finished = steps();
   if (saved_step_ != state_.step && learner_->is_finite()) save();
   if (finished) progress.finish();
@@ -278,7 +276,7 @@ bool Run::steps() {
       result_.end = End::stopped;
       return false;
     }
-    if (options_.seconds > 0 && seconds_now() - began_ > options_.seconds) {
+    if (options_.seconds > 0 && steady_seconds() - began_ > options_.seconds) {
       result_.end = End::out_of_time;
       return false;
     }
@@ -348,7 +346,7 @@ void Run::log_figures(const StepResult& result) {
                   .rate = result.rate,
                   .norm = result.norm,
                   .pictures_per_second =
-                      steps * static_cast<double>(recipe_.batch.size) / (seconds_now() - stretch_.began),
+                      steps * static_cast<double>(recipe_.batch.size) / (steady_seconds() - stretch_.began),
                   .seconds = seconds(),
                   .loss_by_time = stretch_.by_time.means()};
   result_.loss = figures.loss;
@@ -362,7 +360,7 @@ void Run::log_figures(const StepResult& result) {
 
 void Run::validate() {
   if (!data_.validation || data_.validation->size() == 0) return;
-  const double began = seconds_now();
+  const double began = steady_seconds();
   const ValidationResult result =
       learner_->validate(*data_.validation, static_cast<std::uint64_t>(state_.seed));
   for (const std::string& text : result.broken)
@@ -373,7 +371,7 @@ void Run::validate() {
   std::snprintf(text, sizeof text, "step %lld: validation loss %.5f", static_cast<long long>(state_.step),
                 result.loss);
   say(text);
-  stretch_.began += seconds_now() - began;
+  stretch_.began += steady_seconds() - began;
 }
 
 // ---- what stays ----

@@ -97,6 +97,7 @@ def test_tensorboard_reads_the_events(done):
     tags = events.Tags()
     assert {"train/loss", "train/rate", "validation/loss"} <= set(tags["scalars"])
     assert tags["images"] == ["samples"]
+    assert b"lr = 0.002" in events.Tensors("recipe")[0].tensor_proto.string_val[0]
     ours = {r["step"]: r["loss"] for r in records(done[1]) if "loss" in r}
     theirs = {e.step: e.value for e in events.Scalars("train/loss")}
     assert theirs == pytest.approx(ours, rel=1e-6)
