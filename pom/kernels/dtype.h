@@ -3,6 +3,6 @@
 
 namespace pom::kernels {
 
-enum class Dtype { fp32, bf16, fp16 };
+enum class Dtype { fp32, bf16, fp16, e4m3 };
 
 }  // namespace pom::kernels

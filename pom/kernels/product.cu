@@ -1,0 +1,126 @@
+// What the products share on the host: support, tiles, tensor maps, the layout of the context's weights.
+#include <algorithm>
+#include <atomic>
+
+#include "pom/kernels/product_tails.cuh"
+
+namespace pom::kernels {
+namespace {
+
+constexpr ProductTile kTiles[] = {{128, 192}, {128, 144}, {128, 128}, {128, 96}};
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+Encode encoder() {
+  static const Encode found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t e =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    return e == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function)
+                                                                      : nullptr;
+  }();
+  return found;
+}
+
+int64_t bytes_of(Dtype dtype) {
+  return dtype == Dtype::e4m3 ? 1 : 2;
+}
+bool aligned16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+}  // namespace
+
+cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
+                       int box_rows) {
+  const Encode encode = encoder();
+  if (!encode) return cudaErrorNotSupported;
+  const CUtensorMapDataType type = dtype == Dtype::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                   : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                          : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(inputs), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(inputs * bytes_of(dtype))};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / bytes_of(dtype)), static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult result =
+      encode(map, type, 2, const_cast<void*>(matrix), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+int processors() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices];
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  if (device < kDevices)
+    if (const int n = known[device].load(std::memory_order_relaxed)) return n;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
+  if (device < kDevices) known[device].store(count, std::memory_order_relaxed);
+  return count;
+}
+
+cudaError_t allow_shared(const void* kernel, int bytes, std::atomic<uint64_t>& devices) {
+  int device = 0;
+  if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
+  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
+  if (devices.load(std::memory_order_relaxed) & bit) return cudaSuccess;
+  const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (e == cudaSuccess) devices.fetch_or(bit, std::memory_order_relaxed);
+  return e;
+}
+
+bool product_device() {
+  return device_capability() == 90 && encoder() != nullptr;
+}
+
+bool product_supported(const Product& p) {
+  const bool typed = p.dtype == Dtype::bf16 || p.dtype == Dtype::fp16 || p.dtype == Dtype::e4m3;
+  if (!typed || !product_device()) return false;
+  const ProductSizes& s = p.sizes;
+  const bool fits = s.batch >= 0 && s.tokens >= 1 && s.inputs >= 1 && s.outputs >= 8 && s.rows() < (1 << 30) &&
+                    s.outputs < (1 << 24) && s.inputs < (1 << 30);
+  return fits && s.inputs * bytes_of(p.dtype) % 16 == 0 && s.outputs % 8 == 0 && aligned16(p.a) &&
+         aligned16(p.w) && aligned16(p.bias) && (p.dtype != Dtype::e4m3 || (p.a_scale && p.w_scale));
+}
+
+int product_tiles() {
+  return static_cast<int>(std::size(kTiles));
+}
+ProductTile product_tile(int index) {
+  return kTiles[index];
+}
+
+// The longest share of any processor in units of work; a narrow tile pays more for its loads.
+int choose_product_tile(const ProductSizes& s, int count) {
+  int best = 0;
+  double least = 0;
+  for (int i = 0; i < product_tiles(); ++i) {
+    const ProductTile t = kTiles[i];
+    const int64_t rows = (s.rows() + kCluster * t.rows - 1) / (kCluster * t.rows);
+    const int64_t tiles = rows * ((s.outputs + t.columns - 1) / t.columns);
+    const int64_t slots = std::max(1, count / kCluster);
+    const double turns = static_cast<double>((tiles + slots - 1) / slots);
+    const double cost = turns * t.rows * (t.columns + 24.0);
+    if (i == 0 || cost < least) best = i, least = cost;
+  }
+  return best;
+}
+
+int tile_of(const Product& p) {
+  return p.tile > 0 ? p.tile - 1 : choose_product_tile(p.sizes, processors());
+}
+
+bool sums_order(int order) {
+  return std::find(std::begin(kSumsOrders), std::end(kSumsOrders), order) != std::end(kSumsOrders);
+}
+int64_t sums_row(int64_t r, int order, int64_t D) {
+  return sums_row_of(r, order, D);
+}
+int64_t sums_slots(const ProductSizes& sizes, const Runs& runs) {
+  if (sizes.rows() == 0) return 0;
+  return (sizes.rows() + 127) / 128 + sizes.batch * run_shape(sizes, runs).runs;
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,33 @@
+#include "pom/kernels/product_tails.cuh"
+
+namespace pom::kernels {
+namespace {
+
+template <class In, class Out>
+cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
+  using Tail = GateTailOf<In, Out>;
+  const typename Tail::Params params{affine_of(p),
+                                     run_shape(p.sizes, t.runs),
+                                     t.H,
+                                     static_cast<Out*>(t.out),
+                                     static_cast<Wide<In>*>(t.before),
+                                     t.out_scale};
+  return with_tile(tile_of(p), [&]<int TM, int TN>() {
+    return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+  });
+}
+
+}  // namespace
+
+cudaError_t product_gate(const Product& p, const GateTail& t, cudaStream_t stream) {
+  if (!product_supported(p) || !t.out || !t.H) return cudaErrorNotSupported;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  if (p.dtype == Dtype::bf16 && t.out_dtype == Dtype::bf16)
+    return gate<__nv_bfloat16, __nv_bfloat16>(p, t, stream);
+  if (p.dtype == Dtype::fp16 && t.out_dtype == Dtype::fp16) return gate<__half, __half>(p, t, stream);
+  if (p.dtype != Dtype::e4m3) return cudaErrorNotSupported;
+  if (t.out_dtype == Dtype::e4m3 && t.out_scale) return gate<__nv_fp8_e4m3, __nv_fp8_e4m3>(p, t, stream);
+  return cudaErrorNotSupported;
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,30 @@
+#include "pom/kernels/product_tails.cuh"
+
+namespace pom::kernels {
+namespace {
+
+template <class In, class Out>
+cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
+  using Tail = StoreTailOf<In, Out>;
+  const typename Tail::Params params{affine_of(p), static_cast<Out*>(t.out), static_cast<Wide<In>*>(t.before),
+                                     t.out_scale, t.activation == Activation::gelu};
+  return with_tile(tile_of(p), [&]<int TM, int TN>() {
+    return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+  });
+}
+
+}  // namespace
+
+cudaError_t product_store(const Product& p, const StoreTail& t, cudaStream_t stream) {
+  if (!product_supported(p) || !t.out) return cudaErrorNotSupported;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  if (p.dtype == Dtype::bf16 && t.out_dtype == Dtype::bf16)
+    return store<__nv_bfloat16, __nv_bfloat16>(p, t, stream);
+  if (p.dtype == Dtype::fp16 && t.out_dtype == Dtype::fp16) return store<__half, __half>(p, t, stream);
+  if (p.dtype != Dtype::e4m3) return cudaErrorNotSupported;
+  if (t.out_dtype == Dtype::bf16) return store<__nv_fp8_e4m3, __nv_bfloat16>(p, t, stream);
+  if (t.out_dtype == Dtype::e4m3 && t.out_scale) return store<__nv_fp8_e4m3, __nv_fp8_e4m3>(p, t, stream);
+  return cudaErrorNotSupported;
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,45 @@
+// Order 2 has every tile; the others the widest, which holds whole features of all of them.
+#include "pom/kernels/product_tails.cuh"
+
+namespace pom::kernels {
+namespace {
+
+template <class In, int Order, int TM, int TN>
+cudaError_t sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
+  static_assert(TN % sums_block(Order) == 0);
+  using Tail = SumsTailOf<In, Order>;
+  const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs),        t.visible,
+                                     t.partial,    static_cast<Wide<In>*>(t.before), TM};
+  return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+}
+
+}  // namespace
+
+template <class In>
+cudaError_t sums_of_order(const Product& p, const SumsTail& t, cudaStream_t stream) {
+  switch (t.order) {
+    case 1:
+      return sums<In, 1, 128, 192>(p, t, stream);
+    case 2:
+      return with_tile(tile_of(p), [&]<int TM, int TN>() { return sums<In, 2, TM, TN>(p, t, stream); });
+    case 3:
+      return sums<In, 3, 128, 192>(p, t, stream);
+    case 4:
+      return sums<In, 4, 128, 192>(p, t, stream);
+    case 6:
+      return sums<In, 6, 128, 192>(p, t, stream);
+    case 8:
+      return sums<In, 8, 128, 192>(p, t, stream);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+cudaError_t product_sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
+  if (!product_supported(p) || !t.partial || !sums_order(t.order)) return cudaErrorNotSupported;
+  if (p.sizes.outputs % (8 * t.order) != 0) return cudaErrorNotSupported;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  return with_input(p.dtype, [&]<class In>() { return sums_of_order<In>(p, t, stream); });
+}
+
+}  // namespace pom::kernels
