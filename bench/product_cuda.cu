@@ -1,8 +1,8 @@
 // Times of the products with their tails and of the passes between them, for every tile, beside the best of
 // cuBLASLt where its header is found. A program of its own, without torch:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/product_cuda.cu
-//   pom/kernels/product*.cu pom/kernels/stream.cu -lcublasLt -o product_bench      (without -lcublasLt where
-//   there is no cublasLt.h)
+//   pom/kernels/product*.cu pom/kernels/fold.cu pom/kernels/stream.cu -lcublasLt -o product_bench
+//   (no -lcublasLt where there is no cublasLt.h)
 //   ./product_bench [rows ...]
 // M rows, K inputs, N outputs. Medians of interleaved repetitions after a warm-up, each of several launches
 // one behind the other as in a network, inputs and outputs rotating over three buffers; a star marks the tile

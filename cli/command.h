@@ -48,6 +48,7 @@ Command reproduce_command();
 Command train_command();
 Command eval_command();
 Command dataset_command();
+Command bench_command();
 Command info_command();
 Command doctor_command();
 

@@ -35,6 +35,9 @@ std::vector<Command> all_commands() {
   commands.push_back(eval_command());
   commands.push_back(dataset_command());
 #endif
+#ifdef POM_WITH_TRAIN
+  commands.push_back(bench_command());
+#endif
   commands.push_back(info_command());
   commands.push_back(doctor_command());
   return commands;

@@ -17,6 +17,7 @@
 #include "pom/io/safetensors.h"
 #include "pom/io/sha256.h"
 #include "pom/models/weights.h"
+#include "pom/ops/inference.h"
 
 namespace pom::generate {
 namespace {
@@ -139,7 +140,11 @@ const std::string& Engine::weights_hash() const {
 }
 
 std::vector<Request> Engine::resolve(const Request& request) const {
-  return generate::resolve(request, impl_->config, impl_->codec->factor());
+  std::vector<Request> pictures = generate::resolve(request, impl_->config, impl_->codec->factor());
+  if (dtype_of(pictures.front()) != at::kFloat8_e4m3fn) return pictures;
+  const std::string reason = ops::fp8_refusal(impl_->device);
+  check(reason.empty(), "sample: dtype: ", reason);
+  return pictures;
 }
 
 void Engine::run(const Request& request, const Limits& limits, const Observer& observer) {

@@ -42,6 +42,7 @@ at::ScalarType dtype_of(const Request& request) {
   if (request.dtype == "bf16") return at::kBFloat16;
   if (request.dtype == "fp16") return at::kHalf;
   if (request.dtype == "fp64") return at::kDouble;
+  if (request.dtype == "fp8") return at::kFloat8_e4m3fn;
   return at::kFloat;
 }
 

@@ -119,10 +119,10 @@ struct Request {
                 .most = 1000},
           clip);
     visit(Field{.name = "dtype",
-                .help = "of the network's products",
+                .help = "of the network's products; fp8 on a GPU only",
                 .value = "NAME",
                 .group = how,
-                .choices = {"fp32", "bf16", "fp16", "fp64"}},
+                .choices = {"fp32", "bf16", "fp16", "fp64", "fp8"}},
           dtype);
   }
 };

@@ -114,8 +114,13 @@ cudaError_t fold_sums(const FoldParams& p, cudaStream_t stream) {
     if (const cudaError_t e = cudaMemsetAsync(p.largest, 0x2b, sizeof(float) * p.sizes.batch, stream);
         e != cudaSuccess)
       return e;
-  Fold f{run_shape(p.sizes, p.runs), static_cast<int>(p.sizes.outputs), p.partial, static_cast<int>(p.window),
-         p.counts, p.H, p.largest};
+  Fold f{run_shape(p.sizes, p.runs),
+         static_cast<int>(p.sizes.outputs),
+         p.partial,
+         static_cast<int>(p.window),
+         p.counts,
+         p.H,
+         p.largest};
   const dim3 grid(static_cast<unsigned>((p.sizes.outputs + kFoldColumns - 1) / kFoldColumns),
                   static_cast<unsigned>(p.sizes.batch));
   const dim3 block(kFoldColumns * kFoldGroups);

@@ -15,10 +15,10 @@ Encode encoder() {
   static const Encode found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result;
-    const cudaError_t e =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
+    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                           cudaEnableDefault, &result);
     return e == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function)
-                                                                      : nullptr;
+                                                                     : nullptr;
   }();
   return found;
 }
@@ -33,19 +33,26 @@ bool aligned16(const void* p) {
 }  // namespace
 
 cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
-                       int box_rows) {
+                       int box_rows, bool dealt) {
   const Encode encode = encoder();
   if (!encode) return cudaErrorNotSupported;
   const CUtensorMapDataType type = dtype == Dtype::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                    : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT8;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(inputs), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(inputs * bytes_of(dtype))};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / bytes_of(dtype)), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
+  const cuuint64_t K = static_cast<cuuint64_t>(inputs), N = static_cast<cuuint64_t>(rows);
+  const cuuint64_t pitch = K * static_cast<cuuint64_t>(bytes_of(dtype));
+  const cuuint32_t step = static_cast<cuuint32_t>(128 / bytes_of(dtype)),
+                   box = static_cast<cuuint32_t>(box_rows);
+  // Plain: (input, row). Dealt: (input, e, q, g, block), see product_kernel.cuh.
+  const cuuint64_t plain_sizes[] = {K, N}, dealt_sizes[] = {K, 2, 4, 4, N / 32};
+  const cuuint64_t plain_pitches[] = {pitch}, dealt_pitches[] = {pitch, 8 * pitch, 2 * pitch, 32 * pitch};
+  const cuuint32_t plain_box[] = {step, box}, dealt_box[] = {step, 2, 4, 4, box / 32};
+  const cuuint32_t ones[] = {1, 1, 1, 1, 1};
   const CUresult result =
-      encode(map, type, 2, const_cast<void*>(matrix), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(map, type, dealt ? 5 : 2, const_cast<void*>(matrix), dealt ? dealt_sizes : plain_sizes,
+             dealt ? dealt_pitches : plain_pitches, dealt ? dealt_box : plain_box, ones,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -79,8 +86,8 @@ bool product_supported(const Product& p) {
   const bool typed = p.dtype == Dtype::bf16 || p.dtype == Dtype::fp16 || p.dtype == Dtype::e4m3;
   if (!typed || !product_device()) return false;
   const ProductSizes& s = p.sizes;
-  const bool fits = s.batch >= 0 && s.tokens >= 1 && s.inputs >= 1 && s.outputs >= 8 && s.rows() < (1 << 30) &&
-                    s.outputs < (1 << 24) && s.inputs < (1 << 30);
+  const bool fits = s.batch >= 0 && s.tokens >= 1 && s.inputs >= 1 && s.outputs >= 8 &&
+                    s.rows() < (1 << 30) && s.outputs < (1 << 24) && s.inputs < (1 << 30);
   return fits && s.inputs * bytes_of(p.dtype) % 16 == 0 && s.outputs % 8 == 0 && aligned16(p.a) &&
          aligned16(p.w) && aligned16(p.bias) && (p.dtype != Dtype::e4m3 || (p.a_scale && p.w_scale));
 }
@@ -98,18 +105,25 @@ int choose_product_tile(const ProductSizes& s, int count) {
   double least = 0;
   for (int i = 0; i < product_tiles(); ++i) {
     const ProductTile t = kTiles[i];
+    if (!product_tile_fits(s, i)) continue;
     const int64_t rows = (s.rows() + kCluster * t.rows - 1) / (kCluster * t.rows);
     const int64_t tiles = rows * ((s.outputs + t.columns - 1) / t.columns);
     const int64_t slots = std::max(1, count / kCluster);
     const double turns = static_cast<double>((tiles + slots - 1) / slots);
     const double cost = turns * t.rows * (t.columns + 24.0);
-    if (i == 0 || cost < least) best = i, least = cost;
+    if (least == 0 || cost < least) best = i, least = cost;
   }
   return best;
 }
 
-int tile_of(const Product& p) {
-  return p.tile > 0 ? p.tile - 1 : choose_product_tile(p.sizes, processors());
+bool product_tile_fits(const ProductSizes& s, int index) {
+  return s.outputs % 32 == 0 || kTiles[index].columns % 32 != 0;
+}
+
+int tile_of(const Product& p, bool dealt) {
+  if (p.tile <= 0) return choose_product_tile(p.sizes, processors());
+  if (p.tile > product_tiles()) return -1;
+  return !dealt || product_tile_fits(p.sizes, p.tile - 1) ? p.tile - 1 : -1;
 }
 
 bool sums_order(int order) {

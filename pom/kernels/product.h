@@ -39,6 +39,7 @@ struct ProductTile {
 };
 int product_tiles();
 ProductTile product_tile(int index);
+bool product_tile_fits(const ProductSizes& sizes, int index);        // N a multiple of 32 but for one of them
 int choose_product_tile(const ProductSizes& sizes, int processors);  // an index
 
 // Rows in runs that share a value: run(r) = (r / tokens) * runs + (r % tokens) / run_tokens, with
@@ -86,8 +87,8 @@ cudaError_t product_residual(const Product& product, const ResidualTail& tail, c
 // k factors of a feature in one thread.
 constexpr int kSumsOrders[] = {1, 2, 3, 4, 6, 8};
 bool sums_order(int order);  // whether it is one of them
-// Which row i * D + j of the paper's layout (factor i of feature j) stands in row r of the kernel's; D must be
-// a multiple of 8.
+// Which row i * D + j of the paper's layout (factor i of feature j) stands in row r of the kernel's; D must
+// be a multiple of 8.
 int64_t sums_row(int64_t r, int order, int64_t D);
 
 struct SumsTail {

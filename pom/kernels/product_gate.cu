@@ -12,8 +12,8 @@ cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
                                      static_cast<Out*>(t.out),
                                      static_cast<Wide<In>*>(t.before),
                                      t.out_scale};
-  return with_tile(tile_of(p), [&]<int TM, int TN>() {
-    return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+  return with_tile(tile_of(p, true), [&]<int TM, int TN>() {
+    return launch_product<DealtTraits<In, TM, TN>, Tail>(p, params, stream);
   });
 }
 

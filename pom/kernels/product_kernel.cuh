@@ -1,8 +1,13 @@
-// The product kernel (sm_90a): one warpgroup copies, two compute. Blocks stay on their processor and take tile
-// after tile; the two computing warpgroups take turns on the tensor cores, so that one finishes its tile (the
-// tail: activation, gate, sums, stores) while the other multiplies. Two blocks form a cluster of two tiles of
-// rows and share the tile of weights, each loading half of it for both.
-// M rows, N columns (outputs), K inputs; a tile is TM x TN, a step along K 128 bytes of it.
+// The product kernel (sm_90a): one warpgroup copies, two compute. Blocks stay on their processor and take
+// tile after tile; the two computing warpgroups take turns on the tensor cores, so that one finishes its tile
+// (the tail: activation, gate, sums, stores) while the other multiplies. Two blocks form a cluster of two
+// tiles of rows and share the tile of weights, each loading half of it for both. M rows, N columns (outputs),
+// K inputs; a tile is TM x TN, a step along K 128 bytes of it.
+//
+// A thread of a warpgroup holds pairs of neighbouring accumulator columns, 8 apart. So that they are
+// neighbours in memory too, the rows of the weights come in another order (`dealt`): of every 32 columns,
+// accumulator column 8 g + 2 q + e is column 8 q + 2 g + e of the product, and thread q of four has eight
+// columns in a row. The copy engine does it on the way, as a matter of strides.
 #pragma once
 
 #include "pom/kernels/launch.cuh"
@@ -19,9 +24,10 @@ struct ProductShape {
   int column_tiles = 0, tiles = 0;       // tiles of a pair of blocks
 };
 
-template <class In_, int TM_, int TN_>
+template <class In_, int TM_, int TN_, bool Dealt_>
 struct ProductTraits {
   using In = In_;
+  static constexpr bool kDealt = Dealt_;
   static constexpr int TM = TM_, TN = TN_, MM = TM / 64;
   static constexpr int kStep = 128 / sizeof(In);  // values of a row in one step
   static constexpr int kA = TM * 128, kW = TN * 128, kStage = kA + kW;
@@ -29,7 +35,10 @@ struct ProductTraits {
   static constexpr int kFit = (kSharedLimit - 1024 - kTail - 256) / kStage;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
   static constexpr int kShared = 1024 + kStages * kStage + kTail + 2 * kStages * 8;
-  static_assert(kStages >= 3 && TN % (8 * kCluster) == 0);
+  // Each block loads half of the weights' tile for both, or every other step all of it.
+  static constexpr bool kHalves = TN / kCluster % (kDealt ? 32 : 8) == 0;
+  static constexpr int kBox = kHalves ? TN / kCluster : TN;  // rows of the weights in one copy
+  static_assert(kStages >= 3 && (!kDealt || TN % 32 == 0));
 };
 
 // Where a warpgroup's tile lies and what a thread holds of it.
@@ -37,13 +46,17 @@ struct TilePlace {
   int row, column;  // of the tile
   int thread;       // of the warpgroup
   int group;        // which of the two warpgroups
-  float* shared;    // (4, TN) floats of the warpgroup
+  float* shared;    // (4, TN) floats of the warpgroup: first what prepare() left there
 
   __device__ int warp() const { return thread / 32; }
   __device__ int quad() const { return thread % 4; }
   __device__ int octet() const { return thread / 4 % 8; }
   __device__ int row_of(int mm, int half) const { return row + 64 * mm + 16 * warp() + 8 * half + octet(); }
-  __device__ int column_of(int j) const { return column + 8 * j + 2 * quad(); }
+  // Of a pair of columns in the tile: group j of eight accumulator columns.
+  template <bool Dealt>
+  __device__ int offset_of(int j) const {
+    return Dealt ? j / 4 * 32 + 8 * quad() + 2 * (j % 4) : 8 * j + 2 * quad();
+  }
   __device__ void sync() const { hopper::named_sync(3 + group, kWarpgroup); }
 };
 
@@ -69,19 +82,25 @@ struct SharedPlan {
 template <class Traits>
 __device__ __forceinline__ void copy_tiles(const CUtensorMap* a_map, const CUtensorMap* w_map,
                                            const ProductShape& s, const SharedPlan<Traits>& plan) {
-  const int rank = static_cast<int>(hopper::cluster_rank());
-  constexpr int kHalf = Traits::TN / kCluster;
+  const int rank = static_cast<int>(hopper::cluster_rank()), part = Traits::kHalves ? rank * Traits::kBox : 0;
+  constexpr uint16_t kBoth = (1 << kCluster) - 1;
   int stage = 0;
   uint32_t parity = 1;  // a fresh barrier counts as passed
   for (int tile = blockIdx.x / kCluster; tile < s.tiles; tile += gridDim.x / kCluster) {
     const int row = (tile / s.column_tiles * kCluster + rank) * Traits::TM;
-    const int column = tile % s.column_tiles * Traits::TN + rank * kHalf;
+    const int column = tile % s.column_tiles * Traits::TN + part;
     for (int step = 0; step < s.steps; ++step) {
+      uint64_t* const full = plan.full(stage);
+      uint8_t* const w = plan.w(stage) + part * 128;
       hopper::barrier_wait(plan.empty(stage), parity);
-      hopper::barrier_expect(plan.full(stage), Traits::kStage);
-      hopper::load_box(a_map, plan.full(stage), plan.a(stage), step * Traits::kStep, row);
-      hopper::load_box_everywhere(w_map, plan.full(stage), plan.w(stage) + rank * kHalf * 128,
-                                  step * Traits::kStep, column, (1 << kCluster) - 1);
+      hopper::barrier_expect(full, Traits::kStage);
+      hopper::load_box(a_map, full, plan.a(stage), step * Traits::kStep, row);
+      if (Traits::kHalves || step % kCluster == rank) {
+        if constexpr (Traits::kDealt)
+          hopper::load_blocks_everywhere(w_map, full, w, step * Traits::kStep, column / 32, kBoth);
+        else
+          hopper::load_box_everywhere(w_map, full, w, step * Traits::kStep, column, kBoth);
+      }
       if (++stage == Traits::kStages) stage = 0, parity ^= 1;
     }
   }
@@ -93,7 +112,8 @@ __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2
                                          const SharedPlan<Traits>& plan, int first, int group) {
   using In = typename Traits::In;
   const auto release = [&](int stage) {  // to both blocks, whose copies go to both
-    if (threadIdx.x % kWarpgroup < kCluster) hopper::barrier_arrive(plan.empty(stage), threadIdx.x % kWarpgroup);
+    if (threadIdx.x % kWarpgroup < kCluster)
+      hopper::barrier_arrive(plan.empty(stage), threadIdx.x % kWarpgroup);
   };
   int stage = first % Traits::kStages, before = 0;
   uint32_t parity = (first / Traits::kStages) & 1;
@@ -130,14 +150,17 @@ __device__ __forceinline__ void compute_tiles(const ProductShape& s, const Share
   int first = group * s.steps;
   for (int tile = blockIdx.x / kCluster + group * stride; tile < s.tiles;
        tile += 2 * stride, first += 2 * s.steps) {
-    float acc[Traits::MM][Traits::TN / 2];
-    hopper::named_sync(1 + group, 2 * kWarpgroup);
-    multiply<Traits>(acc, s, plan, first, group);
     TilePlace place;
     place.row = (tile / s.column_tiles * kCluster + rank) * Traits::TM;
     place.column = tile % s.column_tiles * Traits::TN;
     place.thread = threadIdx.x % kWarpgroup, place.group = group, place.shared = plan.tail(group);
-    if (place.row < s.rows) Tail::apply(acc, s, place, params);
+    place.sync();  // the tail before has read its part of shared memory
+    if (place.row < s.rows) Tail::template prepare<Traits>(s, place, params);
+    float acc[Traits::MM][Traits::TN / 2];
+    hopper::named_sync(1 + group, 2 * kWarpgroup);
+    multiply<Traits>(acc, s, plan, first, group);
+    place.sync();
+    if (place.row < s.rows) Tail::template apply<Traits>(acc, s, place, params);
   }
 }
 
@@ -177,7 +200,7 @@ __global__ void __launch_bounds__(kProductThreads, 1)
 
 // How the copy engine sees a matrix (rows, K): boxes of box_rows rows of 128 bytes, zeros beyond the edges.
 cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
-                       int box_rows);
+                       int box_rows, bool dealt = false);
 int processors();  // of the current device
 // Lets a kernel have this much shared memory, once for each device.
 cudaError_t allow_shared(const void* kernel, int bytes, std::atomic<uint64_t>& devices);
@@ -195,10 +218,11 @@ cudaError_t launch_product(const Product& p, const typename Tail::Params& params
   s.column_tiles = (s.columns + Traits::TN - 1) / Traits::TN;
   s.tiles = (s.rows + kCluster * Traits::TM - 1) / (kCluster * Traits::TM) * s.column_tiles;
   CUtensorMap a, w;
-  if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::TM); e != cudaSuccess)
+  if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::TM);
+      e != cudaSuccess)
     return e;
   if (const cudaError_t e =
-          tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::TN / kCluster);
+          tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::kBox, Traits::kDealt);
       e != cudaSuccess)
     return e;
   const int blocks = kCluster * (s.tiles < processors() / kCluster ? s.tiles : processors() / kCluster);
@@ -215,7 +239,8 @@ cudaError_t with_input(Dtype dtype, const F& f) {
   return cudaErrorNotSupported;
 }
 
-// Calls f.template operator()<TM, TN>() for a tile: product_tile() has the same list.
+// Calls f.template operator()<TM, TN>() for a tile: product_tile() has the same list. Those whose columns can
+// be dealt out need a multiple of 32 of them.
 template <class F>
 cudaError_t with_tile(int index, const F& f) {
   switch (index) {
@@ -232,7 +257,10 @@ cudaError_t with_tile(int index, const F& f) {
   }
 }
 
-// The tile asked for, or the best for the sizes; an index.
-int tile_of(const Product& product);
+template <class In, int TM, int TN>
+using DealtTraits = ProductTraits<In, TM, TN, TN % 32 == 0>;
+
+// The tile asked for, or the best for the sizes; an index. -1 where the sizes do not allow the one asked for.
+int tile_of(const Product& product, bool dealt);
 
 }  // namespace pom::kernels

@@ -7,10 +7,11 @@ cudaError_t product_residual(const Product& p, const ResidualTail& t, cudaStream
   if (p.sizes.rows() == 0) return cudaSuccess;
   return with_input(p.dtype, [&]<class In>() {
     using Tail = ResidualTailOf<In>;
-    const typename Tail::Params params{affine_of(p),  static_cast<float*>(t.x),         t.gate,
-                                       t.gate_stride, static_cast<int>(p.sizes.tokens), static_cast<Wide<In>*>(t.y)};
-    return with_tile(tile_of(p), [&]<int TM, int TN>() {
-      return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+    const typename Tail::Params params{
+        affine_of(p),  static_cast<float*>(t.x),         t.gate,
+        t.gate_stride, static_cast<int>(p.sizes.tokens), static_cast<Wide<In>*>(t.y)};
+    return with_tile(tile_of(p, true), [&]<int TM, int TN>() {
+      return launch_product<DealtTraits<In, TM, TN>, Tail>(p, params, stream);
     });
   });
 }

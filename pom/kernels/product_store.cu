@@ -8,8 +8,8 @@ cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
   using Tail = StoreTailOf<In, Out>;
   const typename Tail::Params params{affine_of(p), static_cast<Out*>(t.out), static_cast<Wide<In>*>(t.before),
                                      t.out_scale, t.activation == Activation::gelu};
-  return with_tile(tile_of(p), [&]<int TM, int TN>() {
-    return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+  return with_tile(tile_of(p, true), [&]<int TM, int TN>() {
+    return launch_product<DealtTraits<In, TM, TN>, Tail>(p, params, stream);
   });
 }
 

@@ -8,9 +8,9 @@ template <class In, int Order, int TM, int TN>
 cudaError_t sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
   static_assert(TN % sums_block(Order) == 0);
   using Tail = SumsTailOf<In, Order>;
-  const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs),        t.visible,
-                                     t.partial,    static_cast<Wide<In>*>(t.before), TM};
-  return launch_product<ProductTraits<In, TM, TN>, Tail>(p, params, stream);
+  const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs), t.visible, t.partial,
+                                     static_cast<Wide<In>*>(t.before)};
+  return launch_product<ProductTraits<In, TM, TN, false>, Tail>(p, params, stream);
 }
 
 }  // namespace
@@ -21,7 +21,8 @@ cudaError_t sums_of_order(const Product& p, const SumsTail& t, cudaStream_t stre
     case 1:
       return sums<In, 1, 128, 192>(p, t, stream);
     case 2:
-      return with_tile(tile_of(p), [&]<int TM, int TN>() { return sums<In, 2, TM, TN>(p, t, stream); });
+      return with_tile(tile_of(p, false),
+                       [&]<int TM, int TN>() { return sums<In, 2, TM, TN>(p, t, stream); });
     case 3:
       return sums<In, 3, 128, 192>(p, t, stream);
     case 4:

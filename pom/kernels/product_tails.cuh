@@ -10,6 +10,36 @@ namespace pom::kernels {
 template <class T>
 constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 
+// The 16-bit type beside fp8, for what is kept in full.
+template <class In>
+using Wide = std::conditional_t<kScaled<In>, __nv_bfloat16, In>;
+
+// ---- activations: in a tail every instruction counts. Beside bf16 and fp8 the tensor cores' neighbour, the
+// hardware's tanh (2^-11), is exact enough: its error is an eighth of a rounding. Beside fp16 it is not. ----
+
+__device__ __forceinline__ float fast_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// x (1 + tanh(x p(x^2))) / 2, p fitted to the exact GELU within 2.6e-5.
+__device__ __forceinline__ float tanh_gelu(float x) {
+  const float t = fminf(x * x, 25.0f), half = 0.5f * x;
+  const float p = fmaf(t, fmaf(t, -3.51596e-4f, 3.7006017e-2f), 0.79750756f);
+  return fmaf(half, fast_tanh(x * p), half);
+}
+template <class In>
+__device__ __forceinline__ float tail_gelu(float x) {
+  if constexpr (std::is_same_v<In, __half>) return gelu<__half>(x);
+  return tanh_gelu(x);
+}
+// sigmoid(x) h
+template <class In>
+__device__ __forceinline__ float tail_gate(float x, float h) {
+  if constexpr (std::is_same_v<In, __half>) return fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x)) * h;
+  return fmaf(0.5f * h, fast_tanh(0.5f * x), 0.5f * h);
+}
+
 // The affine half of a product: what the accumulators stand for.
 struct Affine {
   const float *bias, *a_scale, *w_scale;
@@ -22,13 +52,33 @@ __device__ __forceinline__ float2 pair_at(const float* p, int column) {
   return __ldg(reinterpret_cast<const float2*>(p + column));
 }
 
-// Bias and weight scale of a pair of columns.
-template <class In>
+// While the other warpgroup multiplies, what belongs to the tile's columns comes into shared memory: bias,
+// weight scales, and a row of the tail's own (null: none), each TN floats.
+template <class Traits>
+__device__ __forceinline__ void prepare_columns(const ProductShape& s, const TilePlace& at, const Affine& f,
+                                                const float* own) {
+  constexpr int TN = Traits::TN;
+  for (int c = at.thread; c < TN; c += kWarpgroup) {
+    const int column = at.column + c;
+    const bool inside = column < s.columns;
+    at.shared[c] = inside && f.bias ? __ldg(f.bias + column) : 0;
+    if constexpr (kScaled<typename Traits::In>) at.shared[TN + c] = inside ? __ldg(f.w_scale + column) : 1;
+    if (own) at.shared[2 * TN + c] = inside ? __ldg(own + column) : 0;
+  }
+}
+template <class Traits>
+__device__ __forceinline__ float2 prepared(const TilePlace& at, int row, int j) {
+  return *reinterpret_cast<const float2*>(at.shared + row * Traits::TN + at.offset_of<Traits::kDealt>(j));
+}
+
+// Bias and weight scale of a pair of columns, of group j of the tile.
+template <class Traits>
 struct ColumnPair {
+  using In = typename Traits::In;
   float2 bias, scale;
-  __device__ ColumnPair(const Affine& f, int column, bool inside)
-      : bias(f.bias && inside ? pair_at(f.bias, column) : make_float2(0, 0)),
-        scale(kScaled<In> && inside ? pair_at(f.w_scale, column) : make_float2(1, 1)) {}
+  __device__ ColumnPair(const TilePlace& at, int j)
+      : bias(prepared<Traits>(at, 0, j)),
+        scale(kScaled<In> ? prepared<Traits>(at, 1, j) : make_float2(1, 1)) {}
   __device__ float2 of(float x, float y, float row_scale) const {
     if constexpr (kScaled<In>)
       return make_float2(fmaf(x, row_scale * scale.x, bias.x), fmaf(y, row_scale * scale.y, bias.y));
@@ -42,7 +92,7 @@ __device__ __forceinline__ float row_scale_of(const Affine& f, int row, bool ins
   return 1.0f;
 }
 
-// ---- storing: two values of each of four groups of eight columns become a whole group in each thread ----
+// ---- storing: of four groups of eight columns a thread stores a whole one ----
 
 template <class Out>
 __device__ __forceinline__ uint32_t pack_pair(float2 v) {
@@ -70,10 +120,10 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int quad) {
 }
 
 // Four packed pairs of a row, groups first .. first + 3 of the tile; columns is a multiple of 8.
-template <class Out>
+template <bool Dealt, class Out>
 __device__ __forceinline__ void store_groups(Out* out, int row, bool inside, int first_column, int columns,
                                              uint32_t (&w)[4], int quad) {
-  transpose_quad(w, quad);
+  if constexpr (!Dealt) transpose_quad(w, quad);
   const int column = first_column + 8 * quad;
   if (!inside || column >= columns) return;
   Out* to = out + static_cast<int64_t>(row) * columns + column;
@@ -94,11 +144,7 @@ __device__ __forceinline__ void store_pair(Out* out, int row, bool inside, int c
     *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(w);
 }
 
-// The 16-bit type beside fp8, for what is kept in full.
-template <class In>
-using Wide = std::conditional_t<kScaled<In>, __nv_bfloat16, In>;
-
-// Stores f(mm, half, column, pair of what the product gave, f.at(column)) over all pairs of the tile.
+// Stores f(mm, half, column, pair of what the product gave, f.at(group)) over all pairs of the tile.
 template <class Traits, class Out, class F>
 __device__ __forceinline__ void store_tile(float (&acc)[Traits::MM][Traits::TN / 2], const ProductShape& s,
                                            const TilePlace& at, const Affine& affine, Out* out, const F& f) {
@@ -112,14 +158,12 @@ __device__ __forceinline__ void store_tile(float (&acc)[Traits::MM][Traits::TN /
       scales[mm][half] = row_scale_of<In>(affine, min(at.row_of(mm, half), s.rows - 1), true);
 #pragma unroll
   for (int first = 0; first < kGroups; first += 4) {
-    if (at.column + 8 * first >= s.columns) return;
     uint32_t words[MM][2][4];
 #pragma unroll
     for (int g = 0; g < 4 && first + g < kGroups; ++g) {
-      const int c = at.column_of(first + g);
-      const bool inside = c < s.columns;
-      const ColumnPair<In> column(affine, c, inside);
-      const auto more = f.at(c, inside);
+      const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
+      const ColumnPair<Traits> column(at, first + g);
+      const auto more = f.at(first + g);
 #pragma unroll
       for (int mm = 0; mm < MM; ++mm)
 #pragma unroll
@@ -134,11 +178,13 @@ __device__ __forceinline__ void store_tile(float (&acc)[Traits::MM][Traits::TN /
       for (int half = 0; half < 2; ++half) {
         const int row = at.row_of(mm, half);
         if (first + 4 <= kGroups) {
-          store_groups(out, row, row < s.rows, at.column + 8 * first, s.columns, words[mm][half], at.quad());
+          store_groups<Traits::kDealt>(out, row, row < s.rows, at.column + 8 * first, s.columns,
+                                       words[mm][half], at.quad());
         } else {
 #pragma unroll
           for (int g = 0; first + g < kGroups; ++g)
-            store_pair(out, row, row < s.rows, at.column_of(first + g), s.columns, words[mm][half][g]);
+            store_pair(out, row, row < s.rows, at.column + at.offset_of<false>(first + g), s.columns,
+                       words[mm][half][g]);
         }
       }
   }
@@ -147,7 +193,7 @@ __device__ __forceinline__ void store_tile(float (&acc)[Traits::MM][Traits::TN /
 // The product itself.
 struct Plain {
   struct Nothing {};
-  __device__ Nothing at(int, bool) const { return {}; }
+  __device__ Nothing at(int) const { return {}; }
   __device__ float2 operator()(int, int, int, float2 v, Nothing) const { return v; }
 };
 
@@ -162,18 +208,21 @@ struct StoreTailOf {
     const float* out_scale;
     bool gelu;
   };
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    prepare_columns<Traits>(s, at, p.affine, nullptr);
+  }
   struct Activated : Plain {
     float inverse;
     bool with_gelu;
     __device__ float2 operator()(int, int, int, float2 v, Nothing) const {
-      if (with_gelu) v = make_float2(gelu<Wide<In>>(v.x), gelu<Wide<In>>(v.y));
+      if (with_gelu) v = make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y));
       if constexpr (kScaled<Out>) v.x *= inverse, v.y *= inverse;
       return v;
     }
   };
-  template <class Acc>
+  template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    using Traits = ProductTraits<In, 64 * sizeof(Acc) / sizeof(acc[0]), 2 * sizeof(acc[0]) / sizeof(float)>;
     if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain());
     Activated f;
     f.inverse = 1, f.with_gelu = p.gelu;
@@ -188,13 +237,10 @@ struct RunShape {
   __device__ int of(int row) const { return row / tokens * runs + row % tokens / run_tokens; }
 };
 inline RunShape run_shape(const ProductSizes& sizes, const Runs& runs) {
-  const int64_t length = runs.run_tokens > 0 && runs.run_tokens < sizes.tokens ? runs.run_tokens : sizes.tokens;
+  const int64_t length =
+      runs.run_tokens > 0 && runs.run_tokens < sizes.tokens ? runs.run_tokens : sizes.tokens;
   return {static_cast<int>(sizes.tokens), static_cast<int>(length),
           static_cast<int>((sizes.tokens + length - 1) / length)};
-}
-
-__device__ __forceinline__ float sigmoid_of(float x) {
-  return fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x));
 }
 
 template <class In, class Out>
@@ -207,8 +253,16 @@ struct GateTailOf {
     Wide<In>* before;
     const float* out_scale;
   };
+  __device__ static bool one_run(const ProductShape& s, const TilePlace& at, const Params& p, int TM) {
+    return p.runs.of(at.row) == p.runs.of(min(at.row + TM, s.rows) - 1);
+  }
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    const float* H = p.H + static_cast<int64_t>(p.runs.of(at.row)) * s.columns;
+    prepare_columns<Traits>(s, at, p.affine, one_run(s, at, p, Traits::TM) ? H : nullptr);
+  }
   // With One the whole tile is of one run.
-  template <bool One>
+  template <bool One, class Traits>
   struct Gated {
     const float *H, *out_scale;
     RunShape runs;
@@ -221,12 +275,10 @@ struct GateTailOf {
       if (!inside) return make_float2(0, 0);
       return pair_at(H + static_cast<int64_t>(runs.of(row)) * columns, column);
     }
-    __device__ float2 at(int column, bool inside) const {
-      return One ? read(place.row, column, inside) : make_float2(0, 0);
-    }
+    __device__ float2 at(int j) const { return One ? prepared<Traits>(place, 2, j) : make_float2(0, 0); }
     __device__ float2 operator()(int mm, int half, int column, float2 v, float2 h) const {
       if constexpr (!One) h = read(row(mm, half), column, column < columns);
-      v = make_float2(sigmoid_of(v.x) * h.x, sigmoid_of(v.y) * h.y);
+      v = make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
       if constexpr (kScaled<Out>) {
         const float i = One ? inverse : 1.0f / __ldg(out_scale + row(mm, half) / runs.tokens);
         v.x *= i, v.y *= i;
@@ -236,16 +288,14 @@ struct GateTailOf {
   };
   template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    Gated<One> f{p.H, p.out_scale, p.runs, at, s.rows, s.columns, 1};
+    Gated<One, Traits> f{p.H, p.out_scale, p.runs, at, s.rows, s.columns, 1};
     if constexpr (kScaled<Out> && One) f.inverse = 1.0f / __ldg(p.out_scale + at.row / p.runs.tokens);
     store_tile<Traits>(acc, s, at, p.affine, p.out, f);
   }
-  template <class Acc>
+  template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    using Traits = ProductTraits<In, 64 * sizeof(Acc) / sizeof(acc[0]), 2 * sizeof(acc[0]) / sizeof(float)>;
     if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain());
-    const int last = min(at.row + Traits::TM, s.rows) - 1;
-    if (p.runs.of(at.row) == p.runs.of(last))
+    if (one_run(s, at, p, Traits::TM))
       run<true, Traits>(acc, s, at, p);
     else
       run<false, Traits>(acc, s, at, p);
@@ -262,54 +312,85 @@ struct ResidualTailOf {
     int tokens;
     Wide<In>* y;
   };
+  __device__ static bool one_sequence(const ProductShape& s, const TilePlace& at, const Params& p, int TM) {
+    return at.row / p.tokens == (min(at.row + TM, s.rows) - 1) / p.tokens;
+  }
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    const float* gate = p.gate + at.row / p.tokens * p.gate_stride;
+    prepare_columns<Traits>(s, at, p.affine, one_sequence(s, at, p, Traits::TM) ? gate : nullptr);
+  }
   // With One the whole tile is of one sequence.
-  template <bool One, class Acc>
+  template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    constexpr int MM = sizeof(Acc) / sizeof(acc[0]), kGroups = sizeof(acc[0]) / sizeof(float) / 4;
-    float* const x = p.x + static_cast<int64_t>(at.row_of(0, 0)) * s.columns;
-    const auto inside = [&](int mm, int half) { return at.row_of(mm, half) < s.rows; };
-    const auto gate_of = [&](int row) { return p.gate + min(row, s.rows - 1) / p.tokens * p.gate_stride; };
-    const float* const gate = gate_of(at.row);
-    float scales[MM][2];
+    constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
+    constexpr int kTogether = Traits::kDealt ? 4 : 3;  // groups, whose reads are under way together
+    static_assert(kGroups % kTogether == 0);
 #pragma unroll
-    for (int mm = 0; mm < MM; ++mm)
+    for (int first = 0; first < kGroups; first += kTogether)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        scales[mm][half] = row_scale_of<In>(p.affine, min(at.row_of(mm, half), s.rows - 1), true);
+      for (int mm = 0; mm < MM; ++mm) {
+        float2 values[2][kTogether];
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const int c = at.column_of(j);
-      if (c >= s.columns) return;
-      const ColumnPair<In> column(p.affine, c, true);
-      const float2 together = One ? pair_at(gate, c) : make_float2(0, 0);
-      float2 old[MM][2];
-#pragma unroll
-      for (int mm = 0; mm < MM; ++mm)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          if (inside(mm, half))
-            old[mm][half] = *reinterpret_cast<const float2*>(x + (64 * mm + 8 * half) * s.columns + c);
-#pragma unroll
-      for (int mm = 0; mm < MM; ++mm)
+        for (int half = 0; half < 2; ++half) read<Traits>(values[half], s, at, p, mm, half, first);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          if (!inside(mm, half)) continue;
-          const float* v = &acc[mm][4 * j + 2 * half];
-          const float2 y = column.of(v[0], v[1], scales[mm][half]);
-          const float2 g = One ? together : pair_at(gate_of(at.row_of(mm, half)), c);
-          *reinterpret_cast<float2*>(x + (64 * mm + 8 * half) * s.columns + c) =
-              make_float2(fmaf(g.x, y.x, old[mm][half].x), fmaf(g.y, y.y, old[mm][half].y));
+          const int row = min(at.row_of(mm, half), s.rows - 1);
+          const float scale = row_scale_of<In>(p.affine, row, true);
+#pragma unroll
+          for (int g = 0; g < kTogether; ++g) {
+            const float* v = &acc[mm][4 * (first + g) + 2 * half];
+            const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
+            const float2 y = ColumnPair<Traits>(at, first + g).of(v[0], v[1], scale);
+            const float2 gate = One             ? prepared<Traits>(at, 2, first + g)
+                                : c < s.columns ? pair_at(p.gate + row / p.tokens * p.gate_stride, c)
+                                                : make_float2(0, 0);
+            float2& x = values[half][g];
+            x = make_float2(fmaf(gate.x, y.x, x.x), fmaf(gate.y, y.y, x.y));
+          }
+          write<Traits>(values[half], s, at, p, mm, half, first);
         }
+      }
+  }
+  // A row's pairs of some groups: eight columns in a row where they are dealt out, else pairs apart.
+  template <class Traits, int Together>
+  __device__ static void read(float2 (&values)[Together], const ProductShape& s, const TilePlace& at,
+                              const Params& p, int mm, int half, int first) {
+    const int row = at.row_of(mm, half), c = at.column + at.offset_of<Traits::kDealt>(first);
+    const float* x = p.x + static_cast<int64_t>(row) * s.columns + c;
+    if constexpr (Traits::kDealt) {
+      if (row >= s.rows || c >= s.columns) return;
+      const float4 low = *reinterpret_cast<const float4*>(x), high = *reinterpret_cast<const float4*>(x + 4);
+      values[0] = make_float2(low.x, low.y), values[1] = make_float2(low.z, low.w);
+      values[2] = make_float2(high.x, high.y), values[3] = make_float2(high.z, high.w);
+    } else {
+#pragma unroll
+      for (int g = 0; g < Together; ++g)
+        if (row < s.rows && c + 8 * g < s.columns) values[g] = *reinterpret_cast<const float2*>(x + 8 * g);
     }
   }
-  template <class Acc>
+  template <class Traits, int Together>
+  __device__ static void write(const float2 (&values)[Together], const ProductShape& s, const TilePlace& at,
+                               const Params& p, int mm, int half, int first) {
+    const int row = at.row_of(mm, half), c = at.column + at.offset_of<Traits::kDealt>(first);
+    float* x = p.x + static_cast<int64_t>(row) * s.columns + c;
+    if constexpr (Traits::kDealt) {
+      if (row >= s.rows || c >= s.columns) return;
+      *reinterpret_cast<float4*>(x) = make_float4(values[0].x, values[0].y, values[1].x, values[1].y);
+      *reinterpret_cast<float4*>(x + 4) = make_float4(values[2].x, values[2].y, values[3].x, values[3].y);
+    } else {
+#pragma unroll
+      for (int g = 0; g < Together; ++g)
+        if (row < s.rows && c + 8 * g < s.columns) *reinterpret_cast<float2*>(x + 8 * g) = values[g];
+    }
+  }
+  template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    using Traits = ProductTraits<In, 64 * sizeof(Acc) / sizeof(acc[0]), 2 * sizeof(acc[0]) / sizeof(float)>;
     if (p.y) store_tile<Traits>(acc, s, at, p.affine, p.y, Plain());
-    if (at.row / p.tokens == (min(at.row + Traits::TM, s.rows) - 1) / p.tokens)
-      run<true>(acc, s, at, p);
+    if (one_sequence(s, at, p, Traits::TM))
+      run<true, Traits>(acc, s, at, p);
     else
-      run<false>(acc, s, at, p);
+      run<false, Traits>(acc, s, at, p);
   }
 };
 
@@ -334,13 +415,17 @@ struct SumsTailOf {
     const uint8_t* visible;
     float* partial;
     Wide<In>* before;  // in the kernel's own order of columns
-    int tile_rows;
   };
 
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    prepare_columns<Traits>(s, at, p.affine, nullptr);
+  }
+
   // The factors of each feature become their running products, in place.
-  template <bool Before, class Acc>
+  template <bool Before, class Traits, class Acc>
   __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    constexpr int MM = sizeof(Acc) / sizeof(acc[0]), kGroups = sizeof(acc[0]) / sizeof(float) / 4;
+    constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
     float scales[MM][2];
 #pragma unroll
     for (int mm = 0; mm < MM; ++mm)
@@ -349,8 +434,8 @@ struct SumsTailOf {
         scales[mm][half] = row_scale_of<In>(p.affine, min(at.row_of(mm, half), s.rows - 1), true);
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const int c = at.column_of(j);
-      const ColumnPair<In> column(p.affine, c, c < s.columns);
+      const int c = at.column + at.offset_of<false>(j);
+      const ColumnPair<Traits> column(at, j);
 #pragma unroll
       for (int mm = 0; mm < MM; ++mm)
 #pragma unroll
@@ -359,18 +444,68 @@ struct SumsTailOf {
           const float2 z = column.of(v[0], v[1], scales[mm][half]);
           const int row = at.row_of(mm, half);
           if constexpr (Before) store_pair(p.before, row, row < s.rows, c, s.columns, pack_pair<Wide<In>>(z));
-          v[0] = gelu<Wide<In>>(z.x), v[1] = gelu<Wide<In>>(z.y);
+          v[0] = tail_gelu<In>(z.x), v[1] = tail_gelu<In>(z.y);
           if ((2 * j) % Order != 0) v[0] *= acc[mm][4 * (j > 0 ? j - 1 : 0) + 2 * half + 1];
           if ((2 * j + 1) % Order != 0) v[1] *= v[0];
         }
     }
   }
 
+  // Sums over the octets of a warp, halving what a thread holds in each round: of Count values of all threads
+  // the sum of one stays with each, of value which(). The order of the terms is the same for every Count.
+  template <int Count>
+  __device__ static float sum_octets(float (&v)[Count], int lane) {
+    static_assert(Count == 8 || Count == 4);
+    constexpr int kFirst = Count / 2, kSecond = Count / 4;
+    const bool upper = lane & 16, middle = lane & 8, lower = lane & 4;
+#pragma unroll
+    for (int i = 0; i < kFirst; ++i) {
+      const float keep = upper ? v[i + kFirst] : v[i], send = upper ? v[i] : v[i + kFirst];
+      v[i] = keep + __shfl_xor_sync(0xffffffffu, send, 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kSecond; ++i) {
+      const float keep = middle ? v[i + kSecond] : v[i], send = middle ? v[i] : v[i + kSecond];
+      v[i] = keep + __shfl_xor_sync(0xffffffffu, send, 8);
+    }
+    if constexpr (Count == 4) return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 4);
+    const float keep = lower ? v[1] : v[0], send = lower ? v[0] : v[1];
+    return keep + __shfl_xor_sync(0xffffffffu, send, 4);
+  }
+  template <int Count>
+  __device__ static int which(int lane) {
+    if constexpr (Count == 4) return (lane & 16) / 8 + (lane & 8) / 8;
+    return (lane & 16) / 4 + (lane & 8) / 4 + (lane & 4) / 4;
+  }
+
+  template <class Traits, int Count, int First, class Acc>
+  __device__ static void sum_values(Acc& acc, const TilePlace& at, const bool (&counts)[Traits::MM][2]) {
+    float totals[Count];
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      totals[i] = 0;
+#pragma unroll
+      for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (counts[mm][half]) totals[i] += acc[mm][4 * ((First + i) / 2) + 2 * half + (First + i) % 2];
+    }
+    const int lane = at.thread % 32;
+    const float total = sum_octets<Count>(totals, lane);
+    const int value = First + which<Count>(lane);
+    at.shared[at.warp() * Traits::TN + 8 * (value / 2) + 2 * at.quad() + value % 2] = total;
+    constexpr int kNext = First + Count, kLeft = Traits::TN / 4 - kNext;
+    if constexpr (kLeft >= 8)
+      sum_values<Traits, 8, kNext>(acc, at, counts);
+    else if constexpr (kLeft > 0)
+      sum_values<Traits, 4, kNext>(acc, at, counts);
+  }
+
   // Sums over the rows [first, end), of those that are visible, into a row of `partial`.
-  template <bool All, class Acc>
+  template <bool All, class Traits, class Acc>
   __device__ static void sum(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p, int first,
                              int end, int slot) {
-    constexpr int MM = sizeof(Acc) / sizeof(acc[0]), TN = 2 * sizeof(acc[0]) / sizeof(float);
+    constexpr int MM = Traits::MM, TN = Traits::TN;
     bool counts[MM][2];
 #pragma unroll
     for (int mm = 0; mm < MM; ++mm)
@@ -379,18 +514,7 @@ struct SumsTailOf {
         const int row = at.row_of(mm, half);
         counts[mm][half] = All || (row >= first && row < end && (!p.visible || p.visible[row] != 0));
       }
-#pragma unroll
-    for (int value = 0; value < TN / 4; ++value) {
-      float total = 0;
-#pragma unroll
-      for (int mm = 0; mm < MM; ++mm)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          if (counts[mm][half]) total += acc[mm][4 * (value / 2) + 2 * half + value % 2];
-#pragma unroll
-      for (int offset = 16; offset >= 4; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
-      if (at.octet() == 0) at.shared[at.warp() * TN + 8 * (value / 2) + 2 * at.quad() + value % 2] = total;
-    }
+    sum_values<Traits, 8, 0>(acc, at, counts);
     at.sync();
     const int64_t D = s.columns / Order;
     for (int c = at.thread; c < TN && at.column + c < s.columns; c += kWarpgroup) {
@@ -400,20 +524,22 @@ struct SumsTailOf {
     at.sync();
   }
 
-  template <class Acc>
+  template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    constexpr int TM = 64 * sizeof(Acc) / sizeof(acc[0]);
+    constexpr int TM = Traits::TM;
     if (p.before)
-      products<true>(acc, s, at, p);
+      products<true, Traits>(acc, s, at, p);
     else
-      products<false>(acc, s, at, p);
+      products<false, Traits>(acc, s, at, p);
+    at.sync();  // the biases have been read
     const int last = min(at.row + TM, s.rows) - 1, tile = at.row / TM;
     const int from = p.runs.of(at.row), to = p.runs.of(last);
-    if (from == to && last == at.row + TM - 1 && !p.visible) return sum<true>(acc, s, at, p, 0, 0, tile + from);
+    if (from == to && last == at.row + TM - 1 && !p.visible)
+      return sum<true, Traits>(acc, s, at, p, 0, 0, tile + from);
     for (int run = from; run <= to; ++run) {
       const int start = run / p.runs.runs * p.runs.tokens + run % p.runs.runs * p.runs.run_tokens;
       const int end = min(start + p.runs.run_tokens, (run / p.runs.runs + 1) * p.runs.tokens);
-      sum<false>(acc, s, at, p, start, end, tile + run);
+      sum<false, Traits>(acc, s, at, p, start, end, tile + run);
     }
   }
 };

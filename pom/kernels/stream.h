@@ -11,11 +11,12 @@
 namespace pom::kernels {
 
 // x += gate y (where y is given); out = (x - mean) rstd (1 + scale) + shift (where out is given).
-// In e4m3 a row is divided by row_scale = its greatest |value| / 448 (1 where the row is 0), which is written.
+// In e4m3 a row is divided by row_scale = its greatest |value| / 448 (1 where the row is 0), which is
+// written.
 struct StreamNormParams {
   int64_t batch = 0, tokens = 0, width = 0;
-  float* x = nullptr;        // (B, N, d)
-  const void* y = nullptr;   // (B, N, d) of y_dtype (bf16, fp16, fp32), or null
+  float* x = nullptr;       // (B, N, d)
+  const void* y = nullptr;  // (B, N, d) of y_dtype (bf16, fp16, fp32), or null
   Dtype y_dtype = Dtype::bf16;
   const float* gate = nullptr;                     // (B, d), with y
   const float *scale = nullptr, *shift = nullptr;  // (B, d)

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/models/dipom.h"
+#include "pom/models/graph_cuda.h"
 #include "pom/nn/attention.h"
 #include "pom/nn/embeddings.h"
 #include "pom/ops/inference.h"
@@ -16,6 +18,21 @@ namespace pom::models {
 namespace {
 
 constexpr std::int64_t kTableRows = 64;  // modulations kept at a time, in pairs of a time and a class
+
+// Later evaluations may reach beyond the one that fp8 scales were measured in. A larger scale costs nothing:
+// e4m3 is as exact, relatively, down to 2^-14 of its greatest value.
+constexpr double kScaleMargin = 8;
+
+at::ScalarType stored_as(at::ScalarType dtype) {
+  return dtype == at::kFloat8_e4m3fn ? at::kBFloat16 : dtype;
+}
+
+std::unique_ptr<GraphedEvaluations> graphs_for(c10::Device device) {
+#ifdef POM_WITH_CUDA
+  if (device.is_cuda()) return graphs_on(device);
+#endif
+  return nullptr;
+}
 
 struct Layer {
   ops::LayerWeights pom;
@@ -64,7 +81,11 @@ struct Denoiser::Impl {
   Impl(const NetworkConfig& c, Weights weights, at::ScalarType dtype) : config(c), dtype(dtype) {
     check_config(c, "Denoiser: ");
     check_weights(weights, c, "Denoiser: weights");
-    Shelf shelf(weights, dtype);
+    if (fp8()) {
+      const std::string reason = ops::fp8_refusal(weights.at("classes_emb.weight").device());
+      check(reason.empty(), "Denoiser: dtype: ", reason);
+    }
+    Shelf shelf(weights, stored_as(dtype));
     const at::ScalarType arithmetic = dtype == at::kDouble ? at::kDouble : at::kFloat;
     classes_emb = weights.at("classes_emb.weight").to(arithmetic).contiguous();
     stream = classes_emb.options();
@@ -73,8 +94,11 @@ struct Denoiser::Impl {
     in_conv.weight = in_conv.weight.flatten(1);
     for (std::int64_t i = 0; i < c.depth; ++i) layers.push_back(take_layer(shelf, c, i));
     out_mod = shelf.dense("out_mod.1"), out_proj = shelf.dense("out_proj");
+    graphs = graphs_for(stream.device());
   }
 
+  bool on_gpu() const { return stream.device().is_cuda(); }
+  bool fp8() const { return dtype == at::kFloat8_e4m3fn; }
   std::int64_t modulation_width() const { return (6 * config.depth + 2) * config.dim; }
 
   // ---- planning ----
@@ -87,15 +111,19 @@ struct Denoiser::Impl {
     const std::int64_t p = config.patch;
     check(height >= p && width >= p && height % p == 0 && width % p == 0,
           "Denoiser: size: expected sides that the patch (", p, ") divides, got ", width, "x", height);
-    if (rows != height / p || columns != width / p) {
+    const auto pictures = static_cast<std::int64_t>(picture_classes.size());
+    const bool resized = rows != height / p || columns != width / p;
+    if (graphs && (resized || batch != pictures)) graphs->drop();
+    if (resized) {
       rows = height / p, columns = width / p;
       positions =
           nn::position_code(rows, columns, config.dim, stream.dtype().toScalarType()).to(stream.device());
     }
-    batch = static_cast<std::int64_t>(picture_classes.size());
+    batch = pictures;
     set_classes(picture_classes);
     set_times(planned);
     make_buffers();
+    if (fp8()) hidden_scales.zero_(), measured = false;
   }
 
   // Which row of `distinct` each picture takes; the last one is "no class".
@@ -105,11 +133,14 @@ struct Denoiser::Impl {
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     std::erase(distinct, config.classes);
     distinct.push_back(config.classes);
-    row_of_picture.clear();
+    std::vector<std::int64_t> rows_of;
     for (const std::int64_t y : picture_classes)
-      row_of_picture.push_back(std::ranges::find(distinct, y) - distinct.begin());
-    row_of_picture.resize(static_cast<std::size_t>(2 * batch),
-                          static_cast<std::int64_t>(distinct.size()) - 1);
+      rows_of.push_back(std::ranges::find(distinct, y) - distinct.begin());
+    rows_of.resize(static_cast<std::size_t>(2 * batch), static_cast<std::int64_t>(distinct.size()) - 1);
+    const auto on_device = [&](const std::vector<std::int64_t>& numbers) {
+      return at::tensor(numbers, at::TensorOptions(at::kLong)).to(stream.device());
+    };
+    row_of_picture = on_device(rows_of), distinct_rows = on_device(distinct);
   }
 
   void set_times(std::span<const double> planned) {
@@ -140,9 +171,10 @@ struct Denoiser::Impl {
     need(out_tokens, {2 * batch, n, pixels}, stream);
     need(out, {2 * batch, config.channels, rows * config.patch, columns * config.patch}, stream);
     need(modulations, {2 * batch, modulation_width()}, stream);
+    if (fp8()) need(hidden_scales, {config.depth, 2 * batch * n}, stream);
     if (!config.attention()) return;
-    need(qkv, {2 * batch, n, 3 * config.dim}, stream.dtype(dtype));
-    need(attended, {2 * batch, n, config.dim}, stream);
+    need(qkv, {2 * batch, n, 3 * config.dim}, stream.dtype(stored_as(dtype)));
+    if (!on_gpu()) need(attended, {2 * batch, n, config.dim}, stream);
   }
 
   // ---- modulations: a table of some times by all classes of the batch ----
@@ -161,10 +193,9 @@ struct Denoiser::Impl {
     const std::int64_t fit = std::max<std::int64_t>(1, kTableRows / classes);
     table_first = first;
     table_count = std::min(fit, static_cast<std::int64_t>(times.size()) - first);
-    const at::Tensor y = at::tensor(distinct, at::TensorOptions(at::kLong)).to(stream.device());
-    const at::Tensor c =
-        (time_emb.narrow(0, first, table_count).unsqueeze(1) + classes_emb.index_select(0, y).unsqueeze(0))
-            .reshape({table_count * classes, config.dim});
+    const at::Tensor c = (time_emb.narrow(0, first, table_count).unsqueeze(1) +
+                          classes_emb.index_select(0, distinct_rows).unsqueeze(0))
+                             .reshape({table_count * classes, config.dim});
     table = at::empty({table_count * classes, modulation_width()}, stream);
     const std::int64_t d = config.dim;
     std::int64_t at = 0;
@@ -186,8 +217,9 @@ struct Denoiser::Impl {
     const std::int64_t i = index_of(t);
     if (i < table_first || i >= table_first + table_count) fill_table(i);
     const std::int64_t classes = static_cast<std::int64_t>(distinct.size());
-    for (std::int64_t b = 0; b < pictures; ++b)
-      modulations[b].copy_(table[(i - table_first) * classes + row_of_picture[static_cast<std::size_t>(b)]]);
+    at::Tensor now = modulations.narrow(0, 0, pictures);
+    at::index_select_out(now, table.narrow(0, (i - table_first) * classes, classes), 0,
+                         row_of_picture.narrow(0, 0, pictures));
   }
 
   // ---- one evaluation ----
@@ -200,50 +232,86 @@ struct Denoiser::Impl {
           rows * config.patch, ", ", columns * config.patch, "), got ", x.sizes());
     const std::int64_t pictures = both ? 2 * batch : batch;
     set_modulations(t, pictures);
-    at::Tensor stream_now = tokens.narrow(0, 0, pictures);
-    const at::Tensor m = modulations.narrow(0, 0, pictures);
-    embed(x, both);
-    for (std::size_t i = 0; i < layers.size(); ++i)
-      run_layer(layers[i], stream_now,
-                m.narrow(1, static_cast<std::int64_t>(i) * 6 * config.dim, 6 * config.dim));
-    return project(stream_now, m.narrow(1, config.depth * 6 * config.dim, 2 * config.dim));
+    cut_patches(x);
+    if (fp8() && !measured)
+      measure_scales(pictures);
+    else if (graphs)  // another path runs other kernels
+      graphs->run(2 * static_cast<int>(ops::path()) + both, [&] { run_network(pictures); });
+    else
+      run_network(pictures);
+    return out.narrow(0, 0, pictures);
   }
 
-  void embed(const at::Tensor& x, bool both) {
-    const std::int64_t p = config.patch, n = rows * columns;
+  // An evaluation in bf16 that leaves the scale of each layer's hidden values.
+  void measure_scales(std::int64_t pictures) {
+    graphs->run_once([&] { run_network(pictures); });
+    const at::Tensor least = at::full({1}, std::numeric_limits<float>::min(), stream);  // of values all 0
+    const at::Tensor scales = at::maximum(hidden_scales.select(1, 0), least) * kScaleMargin;
+    hidden_scales.copy_(scales.unsqueeze(1).expand_as(hidden_scales));
+    measured = true;
+  }
+
+  // From the patches and the modulations to the result, all of them buffers.
+  void run_network(std::int64_t pictures) {
+    at::Tensor stream_now = tokens.narrow(0, 0, pictures);
+    const at::Tensor m = modulations.narrow(0, 0, pictures);
+    embed(pictures > batch);
+    for (std::int64_t i = 0; i < config.depth; ++i)
+      run_layer(i, stream_now, m.narrow(1, i * 6 * config.dim, 6 * config.dim));
+    project(stream_now, m.narrow(1, config.depth * 6 * config.dim, 2 * config.dim));
+  }
+
+  void cut_patches(const at::Tensor& x) {
+    const std::int64_t p = config.patch;
     patches.view({batch, rows, columns, config.channels, p, p})
         .copy_(x.reshape({batch, config.channels, rows, p, columns, p}).permute({0, 2, 4, 1, 3, 5}));
+  }
+
+  void embed(bool both) {
+    const std::int64_t n = rows * columns;
     at::Tensor first = tokens.narrow(0, 0, batch), flat = first.view({batch * n, config.dim});
     ops::linear_rows(patches.view({batch * n, -1}), in_conv, flat);
     first.add_(positions);
     if (both) tokens.narrow(0, batch, batch).copy_(first);
   }
 
-  void run_layer(const Layer& layer, at::Tensor& x, const at::Tensor& m) {
+  ops::Fp8 fp8_of(std::int64_t layer) const {
+    if (!fp8()) return {};
+    return {measured ? ops::Fp8::Stage::on : ops::Fp8::Stage::measuring, hidden_scales[layer]};
+  }
+
+  void run_layer(std::int64_t index, at::Tensor& x, const at::Tensor& m) {
+    const Layer& layer = layers[static_cast<std::size_t>(index)];
+    const ops::Fp8 fp8 = fp8_of(index);
     const std::int64_t d = config.dim;
     const auto part = [&](std::int64_t i) { return m.narrow(1, i * d, d); };
     const ops::Modulation mixing{part(0), part(1), nn::kNormEps}, feeding{part(2), part(3), nn::kNormEps};
     if (config.attention()) {
       at::Tensor projected = qkv.narrow(0, 0, x.size(0));
-      ops::modulated_linear(x, mixing, layer.qkv, projected);
-      // One picture at a time: how torch cuts its attention depends on the whole batch, and with it the last
-      // bit.
-      for (std::int64_t b = 0; b < x.size(0); ++b)
-        attended[b].copy_(nn::attend(projected.narrow(0, b, 1), config.heads)[0]);
-      ops::linear_half(x, attended.narrow(0, 0, x.size(0)), layer.proj, part(4));
+      ops::modulated_linear(x, mixing, layer.qkv, projected, fp8);
+      ops::linear_half(x, attend(projected), layer.proj, part(4), fp8);
     } else {
-      ops::mixer_half(x, mixing, layer.pom, config.order, part(4));
+      ops::mixer_half(x, mixing, layer.pom, config.order, part(4), fp8);
     }
-    ops::feed_forward_half(x, feeding, layer.up, layer.down, part(5));
+    ops::feed_forward_half(x, feeding, layer.up, layer.down, part(5), fp8);
   }
 
-  at::Tensor project(const at::Tensor& x, const at::Tensor& m) {
+  at::Tensor attend(const at::Tensor& projected) {
+    if (on_gpu()) return nn::attend(projected, config.heads);
+    // One picture at a time: how torch cuts its attention depends on the whole batch, and with it the last
+    // bit.
+    const std::int64_t pictures = projected.size(0);
+    for (std::int64_t b = 0; b < pictures; ++b)
+      attended[b].copy_(nn::attend(projected.narrow(0, b, 1), config.heads)[0]);
+    return attended.narrow(0, 0, pictures);
+  }
+
+  void project(const at::Tensor& x, const at::Tensor& m) {
     const std::int64_t pictures = x.size(0), p = config.patch, d = config.dim;
     at::Tensor pixels = out_tokens.narrow(0, 0, pictures), result = out.narrow(0, 0, pictures);
     ops::modulated_linear(x, {m.narrow(1, 0, d), m.narrow(1, d, d), nn::kNormEps}, out_proj, pixels);
     result.view({pictures, config.channels, rows, p, columns, p})
         .copy_(pixels.view({pictures, rows, columns, p, p, config.channels}).permute({0, 5, 1, 3, 2, 4}));
-    return result;
   }
 
   NetworkConfig config;
@@ -254,15 +322,19 @@ struct Denoiser::Impl {
   std::vector<Layer> layers;
 
   std::int64_t batch = 0, rows = 0, columns = 0;
-  at::Tensor positions;                      // (N, d)
-  std::vector<std::int64_t> distinct;        // classes of the batch, "no class" last
-  std::vector<std::int64_t> row_of_picture;  // 2B indices into distinct
+  at::Tensor positions;                // (N, d)
+  std::vector<std::int64_t> distinct;  // classes of the batch, "no class" last
+  at::Tensor distinct_rows;            // the same on the device
+  at::Tensor row_of_picture;           // 2B indices into distinct, on the device
   std::vector<double> times;
   std::unordered_map<std::uint64_t, std::int64_t> time_index;  // by the bits of the time
   at::Tensor time_emb;                                         // (times, d)
   at::Tensor table;                                            // (table_count * distinct, modulation_width)
   std::int64_t table_first = 0, table_count = 0;
   at::Tensor patches, tokens, out_tokens, out, modulations, qkv, attended;
+  at::Tensor hidden_scales;  // (depth, 2B N), of fp8: one value in each row, once measured
+  bool measured = false;
+  std::unique_ptr<GraphedEvaluations> graphs;  // on CUDA; goes before the buffers
 };
 
 Denoiser::Denoiser(const NetworkConfig& config, Weights weights, at::ScalarType dtype)

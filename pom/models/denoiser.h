@@ -15,9 +15,10 @@ namespace pom::models {
 
 class Denoiser {
  public:
-  // Weights as read_weights gives them, in any dtype; products run in `dtype` (fp32, bf16, fp16, fp64), on
-  // the weights' device, the residual stream in fp32 (fp64). Move the weights in, and each is given back to
-  // the system as soon as its conversion is there.
+  // Weights as read_weights gives them, in any dtype; products run in `dtype` (fp32, bf16, fp16, fp64, or on
+  // a GPU fp8, Float8_e4m3fn), on the weights' device, the residual stream in fp32 (fp64). In fp8 those of
+  // the blocks do; what is around them is bf16. Move the weights in, and each is given back to the system as
+  // soon as its conversion is there; what is not converted must not change any more.
   Denoiser(const NetworkConfig& config, Weights weights, at::ScalarType dtype = at::kFloat);
   ~Denoiser();
   Denoiser(Denoiser&&) noexcept;
@@ -33,7 +34,9 @@ class Denoiser {
 
   // x (B, C, H, W) fp32 at time t -> (B, C, H, W), or (2B, C, H, W) where both: the second half without
   // class. The result is a buffer that the next call overwrites. A time that was not planned is computed
-  // then. Row i depends on picture i alone, bit for bit.
+  // then. On the CPU row i depends on picture i alone, bit for bit. On a GPU evaluations become graphs
+  // (graph_cuda.h), and nobody waits for the device but in the first ones; in fp8 the first evaluation after
+  // plan() runs in bf16 and measures what scales the others take.
   at::Tensor operator()(const at::Tensor& x, double t, bool both);
 
  private:

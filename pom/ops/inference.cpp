@@ -5,6 +5,7 @@
 #include "pom/base/error.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/cpu/dense_run.h"
+#include "pom/ops/inference_cuda.h"
 #include "pom/ops/problem.h"
 
 namespace pom::ops {
@@ -58,6 +59,16 @@ void check_modulation(const char* op, const Modulation& m, const at::Tensor& x) 
 bool fused(const at::Tensor& x) {
   return x.is_cpu() && path() != Path::composed;
 }
+// Whether a GPU may do it in kernels; what these leave is composed, if the caller allows.
+bool try_cuda(const at::Tensor& x) {
+  return x.is_cuda() && path() != Path::composed;
+}
+void check_composable(const char* op, const at::Tensor& x, const Fp8& fp8) {
+  check(!fp8.asked(), op, ": fp8: expected a GPU with kernels for it, and not the composed path, got ",
+        x.device());
+  check(!x.is_cuda() || path() != Path::fused, op,
+        ": path: fused was asked for, but CUDA has no fused kernel for this order, dtype, width or GPU");
+}
 
 cpu::DenseArgs arguments(const at::Tensor& x, const at::Tensor& y, Before before, After after) {
   cpu::DenseArgs a;
@@ -88,12 +99,19 @@ void add_gated(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
 
 }  // namespace
 
+std::string fp8_refusal(c10::Device device) {
+  if (device.is_cuda()) return cuda::fp8_refusal(device);
+  return "fp8 needs a GPU of compute capability 8.9 or more, got the CPU";
+}
+
 void mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
-                const at::Tensor& gate) {
+                const at::Tensor& gate, const Fp8& fp8) {
   constexpr const char* op = "mixer_half";
   check_stream(op, "x", x, weights.ho_weight.size(1), weights.ho_weight);
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
+  if (try_cuda(x) && cuda::mixer_half(x, m, weights, order, gate, fp8)) return;
+  check_composable(op, x, fp8);
   if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate);
   // On the CPU one sequence at a time: how a library cuts its products depends on their shape, and with it
   // the last bit.
@@ -108,7 +126,7 @@ void mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& weights,
 }
 
 void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
-                       const at::Tensor& gate) {
+                       const at::Tensor& gate, const Fp8& fp8) {
   constexpr const char* op = "feed_forward_half";
   check_dense(op, up), check_dense(op, down), check_alike(op, up, down);
   check_stream(op, "x", x, up.weight.size(1), up.weight);
@@ -117,6 +135,8 @@ void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, cons
         shape_text(down.weight));
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
+  if (try_cuda(x) && cuda::feed_forward_half(x, m, up, down, gate, fp8)) return;
+  check_composable(op, x, fp8);
   if (!fused(x))
     return add_gated(x, linear(at::gelu(linear(modulated_norm(x, m, up.weight.scalar_type()), up)), down),
                      gate);
@@ -125,7 +145,8 @@ void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, cons
   cpu::run_dense(a, up, down);
 }
 
-void modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& dense, at::Tensor& y) {
+void modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& dense, at::Tensor& y,
+                      const Fp8& fp8) {
   constexpr const char* op = "modulated_linear";
   check_dense(op, dense);
   check_stream(op, "x", x, dense.weight.size(1), dense.weight);
@@ -137,6 +158,8 @@ void modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& den
   const bool arithmetic = y.scalar_type() == x.scalar_type();
   check(arithmetic || y.scalar_type() == dense.weight.scalar_type(), op, ": y: expected ", x.scalar_type(),
         " or ", dense.weight.scalar_type(), ", got ", y.scalar_type());
+  if (try_cuda(x) && cuda::modulated_linear(x, m, dense, y, fp8)) return;
+  check_composable(op, x, fp8);
   if (!fused(x)) {
     y.copy_(linear(modulated_norm(x, m, dense.weight.scalar_type()), dense));
     return;
@@ -144,14 +167,21 @@ void modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& den
   cpu::run_dense(modulated(x, y, m, arithmetic ? After::store_arithmetic : After::store), dense, {});
 }
 
-void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate) {
+void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                 const Fp8& fp8) {
   constexpr const char* op = "linear_half";
   check_dense(op, dense);
   check_stream(op, "x", x, dense.weight.size(0), dense.weight);
-  check_stream(op, "y", y, dense.weight.size(1), dense.weight);
-  check(y.dim() == 3 && x.dim() == 3 && y.size(0) == x.size(0) && y.size(1) == x.size(1), op,
-        ": y: expected as many rows as x, ", shape_text(x), ", got ", shape_text(y));
+  // A GPU attends in the weights' dtype.
+  if (!y.is_cuda() || y.scalar_type() != dense.weight.scalar_type())
+    check_stream(op, "y", y, dense.weight.size(1), dense.weight);
+  check(y.dim() == 3 && x.dim() == 3 && y.size(0) == x.size(0) && y.size(1) == x.size(1) &&
+            y.size(2) == dense.weight.size(1),
+        op, ": y: expected as many rows as x, ", shape_text(x), ", of ", dense.weight.size(1),
+        " channels, got ", shape_text(y));
   check_rows(op, "gate", gate, x, x.size(-1));
+  if (try_cuda(x) && cuda::linear_half(x, y, dense, gate, fp8)) return;
+  check_composable(op, x, fp8);
   if (!fused(x)) return add_gated(x, linear(y, dense), gate);
   cpu::DenseArgs a = arguments(y, x, Before::nothing, After::residual);
   a.gate = cpu::per_sequence(gate);

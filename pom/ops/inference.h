@@ -1,11 +1,14 @@
-// Halves of a network's blocks for sampling: no gradients, in place on the residual stream, each a single
-// pass over tiles of tokens on the CPU; composed of ATen operations elsewhere. Row by row the results do not
-// depend on the batch or on the number of threads, bit for bit; of a mixer of an order above kMaxFusedOrder,
-// which is composed on the CPU too, not on the batch.
+// Halves of a network's blocks for sampling: no gradients, in place on the residual stream. On the CPU each
+// is a single pass over tiles of tokens; on a GPU of compute capability 9.0 with weights in bf16 or fp16 a
+// few fused products; composed of ATen operations elsewhere. On the CPU the results do not depend, row by
+// row, on the batch or on the number of threads, bit for bit; of a mixer of an order above kMaxFusedOrder,
+// which is composed there too, not on the batch.
 //
 // x is the stream (B, N, d) in fp32 (fp64 for fp64 weights), contiguous; weights may be fp32, bf16, fp16,
 // fp64. Scales, shifts and gates are (B, d) in the stream's dtype, rows that may lie apart.
 #pragma once
+
+#include <string>
 
 #include "pom/ops/mixer.h"
 
@@ -20,19 +23,36 @@ struct Dense {
   at::Tensor weight, bias;  // (out, in), (out) or undefined
 };
 
+// Products in fp8 (e4m3) from weights in bf16 or fp16, on a GPU. Weights and tokens are scaled row by row as
+// they are; the hidden values of a feed-forward by what was measured before, with the products as stored.
+// Where there is no kernel for it, fp8 is an error.
+struct Fp8 {
+  enum class Stage { off, measuring, on };
+  Stage stage = Stage::off;
+  // At least B N values in fp32. Measuring raises the first to the greatest |hidden value| / 448, if that is
+  // more; after it, all must be the scale to use.
+  at::Tensor hidden;
+  bool asked() const { return stage != Stage::off; }
+};
+
+// Why products cannot run in fp8 on this device; empty where they can.
+std::string fp8_refusal(c10::Device device);
+
 // x += gate * mixer_layer(m), m = layer_norm(x) * (1 + scale) + shift
 void mixer_half(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-                const at::Tensor& gate);
+                const at::Tensor& gate, const Fp8& fp8 = {});
 
 // x += gate * (gelu(m W_up + b_up) W_down + b_down)
 void feed_forward_half(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
-                       const at::Tensor& gate);
+                       const at::Tensor& gate, const Fp8& fp8 = {});
 
 // y = m W + b into y (B, N, out), which is in the stream's dtype or in that of the weights.
-void modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y);
+void modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,
+                      const Fp8& fp8 = {});
 
-// x += gate * (y W + b), y (B, N, in) in the stream's dtype.
-void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate);
+// x += gate * (y W + b), y (B, N, in) in the stream's dtype, or on a GPU in that of the weights.
+void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                 const Fp8& fp8 = {});
 
 // Rows (R, in) -> out (R, out), all in the stream's dtype: x W + b, silu(x) W + b, and
 // silu(x W1 + b1) W2 + b2.

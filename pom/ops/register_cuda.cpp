@@ -1,11 +1,12 @@
-// What runs on CUDA: kernels where mixer_cuda.h has them, the composed operations elsewhere. In a build
-// without kernels everything is composed.
+// What runs on CUDA: kernels where inference_cuda.h and mixer_cuda.h have them, the composed operations
+// elsewhere. In a build without kernels everything is composed.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include "pom/base/error.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/dispatch.h"
+#include "pom/ops/inference_cuda.h"
 #include "pom/ops/mixer_cuda.h"
 
 namespace pom::ops {
@@ -38,6 +39,8 @@ at::Tensor layer_cuda(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT_ARG
   const Mask m = mask_of(mask, block, window);
   const Packing packing = packing_of(cu_q, cu_k);
   const Problem problem = check_layer("mixer_layer", xq, xc, w, order, m, packing);
+  if (path() != Path::composed)
+    if (const OptTensor out = cuda::inference_layer(problem, xq, xc, w)) return *out;
   [[maybe_unused]] const bool fused = use_fused("mixer_layer", m, packing, order, xq);
 #ifdef POM_WITH_CUDA
   if (fused) return cuda::layer_forward(problem, xq, xc, w, nullptr);

@@ -236,7 +236,8 @@ TEST(Engine, RefusesBadRequests) {
   expect_parts(refusal([](Request& r) { r.count = 0; }), {"count: expected 1 to 1000000, got 0"});
   expect_parts(refusal([](Request& r) { r.count = 1000000, r.class_name = "all"; }),
                {"count", "at most 1000000"});
-  expect_parts(refusal([](Request& r) { r.dtype = "fp8"; }), {"dtype", "\"fp8\""});
+  expect_parts(refusal([](Request& r) { r.dtype = "fp4"; }), {"dtype", "\"fp4\""});
+  expect_parts(refusal([](Request& r) { r.dtype = "fp8"; }), {"sample: dtype: fp8 needs a GPU", "8.9"});
   expect_parts(refusal([](Request& r) { r.seed = std::numeric_limits<std::int64_t>::max(); }),
                {"seed", "2^63"});
 }

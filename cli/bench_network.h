@@ -1,0 +1,42 @@
+// The networks that benchmarks time: random weights, none of them zero, so that no block is the identity.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "cli/bench_timing.h"
+#include "pom/models/config.h"
+
+namespace pom::cli {
+
+struct BatchSize {
+  std::int64_t pictures = 1;
+  std::int64_t side = 1;  // of the square of tokens
+  std::int64_t tokens() const { return side * side; }
+};
+
+// An evaluation by models::Denoiser.
+Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
+                const BatchSize& size);
+
+// A network that is trained, made once and used for every length.
+class Trainee {
+ public:
+  // precision "bf16" or "fp32", as recipes say it. `update`: an AdamW step belongs to each step.
+  Trainee(const models::NetworkConfig& config, std::string precision, const at::Device& device, bool update);
+  ~Trainee();
+  Trainee(const Trainee&) = delete;
+  Trainee& operator=(const Trainee&) = delete;
+
+  // Forward, the mean of the squares, backward. Valid while this lives.
+  Call step(const BatchSize& size);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pom::cli

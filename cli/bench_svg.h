@@ -1,0 +1,29 @@
+// Line plots with logarithmic axes as SVG: panels side by side on one card, readable on light and on dark
+// pages.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pom::cli {
+
+struct PlotSeries {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // (x, y), positive, by growing x; may be empty
+};
+
+// There are colours for three series: the first is drawn as a broken line, being a limit.
+struct PlotPanel {
+  std::string title;
+  std::vector<PlotSeries> series;
+};
+
+struct Plot {
+  std::string title, subtitle, x_label;
+  std::vector<PlotPanel> panels;
+};
+
+std::string plot_svg(const Plot& plot);
+
+}  // namespace pom::cli

@@ -1,0 +1,31 @@
+// Private to the room: the evaluations of a network on CUDA as graphs, one launch each. What an evaluation
+// reads and writes are buffers that stay where they are from one call to the next.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <c10/core/Device.h>
+
+namespace pom::models {
+
+class GraphedEvaluations {
+ public:
+  virtual ~GraphedEvaluations() = default;
+
+  // Evaluations of one key do the same on the same buffers: the first one runs and is captured, the ones
+  // after it are the graph. Where capturing fails, all of them run as they are; the results are the same
+  // bits. The environment (read once) may say otherwise: with POM_GRAPHS=0 nothing is captured, with
+  // POM_GRAPHS=always a capture that fails is an error.
+  virtual void run(int key, const std::function<void()>& evaluate) = 0;
+  virtual void run_once(const std::function<void()>& evaluate) = 0;  // one that does not come again
+
+  // Before any of the buffers goes. Waits for the device.
+  virtual void drop() = 0;
+};
+
+// The weights that the evaluations read must never change: their copies for the kernels are kept here.
+// There in CUDA builds only.
+std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device);
+
+}  // namespace pom::models

@@ -1,0 +1,60 @@
+// Private to the room: sampling on CUDA through the fused products of pom/kernels/product.h (compute
+// capability 9.0, bf16, fp16 and fp8). Each function says whether it did the work: where no kernel is for a
+// shape, an order, a dtype or a GPU, the caller composes. In a build without kernels none ever does.
+// B sequences, N tokens, d width, k order, D features of one degree.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "pom/ops/inference.h"
+#include "pom/ops/problem.h"
+
+namespace pom::ops::cuda {
+
+#ifdef POM_WITH_CUDA
+
+// As in inference.h, arguments checked.
+bool mixer_half(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
+                const at::Tensor& gate, const Fp8& fp8);
+bool feed_forward_half(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
+                       const at::Tensor& gate, const Fp8& fp8);
+bool modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,
+                      const Fp8& fp8);
+bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                 const Fp8& fp8);
+
+// mixer_layer without gradients: no mask, keys, or blocks of kLeastBlock tokens and more; not packed.
+constexpr std::int64_t kLeastBlock = 16;  // shorter ones would be a sum for every few rows
+std::optional<at::Tensor> inference_layer(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                                          const LayerWeights& weights);
+
+std::string fp8_refusal(c10::Device device);
+
+#else
+
+inline bool mixer_half(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
+                       const Fp8&) {
+  return false;
+}
+inline bool feed_forward_half(at::Tensor&, const Modulation&, const Dense&, const Dense&, const at::Tensor&,
+                              const Fp8&) {
+  return false;
+}
+inline bool modulated_linear(const at::Tensor&, const Modulation&, const Dense&, at::Tensor&, const Fp8&) {
+  return false;
+}
+inline bool linear_half(at::Tensor&, const at::Tensor&, const Dense&, const at::Tensor&, const Fp8&) {
+  return false;
+}
+inline std::optional<at::Tensor> inference_layer(const Problem&, const at::Tensor&, const at::Tensor&,
+                                                 const LayerWeights&) {
+  return {};
+}
+inline std::string fp8_refusal(c10::Device) {
+  return "fp8 needs CUDA kernels, and this build of libpom has none";
+}
+
+#endif
+
+}  // namespace pom::ops::cuda

@@ -1,0 +1,368 @@
+"""The layer without gradients and sampling on a GPU of compute capability 9.0: every mask, order and dtype of
+the fused products against fp64, weights that change, graphs, fp8. Skipped without such a GPU or without CUDA
+kernels in the library."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import libpom
+import oracle
+from reference_dipom import ReferenceDiPoM
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = ROOT / "assets" / "shapes64"
+ORDERS = [1, 2, 3, 4, 6, 8]
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+def hopper():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+pytestmark = [
+    pytest.mark.skipif(not hopper(), reason="no GPU of compute capability 9.0 here"),
+    pytest.mark.usefixtures("extension"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _exact_products():
+    """fp32 products in fp32, and 16-bit ones summed in fp32, for plain torch."""
+    names = ("allow_tf32", "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    before = {name: getattr(torch.backends.cuda.matmul, name) for name in names}
+    for name in names:
+        setattr(torch.backends.cuda.matmul, name, False)
+    yield
+    for name, value in before.items():
+        setattr(torch.backends.cuda.matmul, name, value)
+
+
+def on_gpu(value):
+    if isinstance(value, dict):
+        return {name: on_gpu(tensor) for name, tensor in value.items()}
+    return None if value is None else value.cuda()
+
+
+def layer(xq, xc, w, k, mask=None):
+    with torch.no_grad():
+        return libpom.mixer_layer(xq, xc, *(w[name] for name in oracle.WEIGHTS), k, mask)
+
+
+def fused(*arguments):
+    with libpom.force("fused"):
+        return layer(*arguments)
+
+
+def compare(xq, xc, w, k, mask=None, plain_mask=None, run=fused):
+    """run against the listing in fp64, within twice the listing's own error in this dtype; equal bits from
+    call to call."""
+    xq, xc, w, mask, plain_mask = (on_gpu(value) for value in (xq, xc, w, mask, plain_mask))
+    with torch.no_grad():
+        plain = oracle.layer(xq, xc, w, k, plain_mask)
+        truth = oracle.layer(oracle.upcast(xq), oracle.upcast(xc), oracle.upcast(w), k, plain_mask)
+    got = run(xq, xc, w, k, mask)
+    oracle.assert_close({"output": got}, {"output": plain}, {"output": truth}, xq.dtype)
+    assert torch.equal(got, run(xq, xc, w, k, mask)), "differs from call to call"
+
+
+# --- the layer ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", [*ORDERS, 5])  # 5 goes through the kernels between products of cuBLAS
+@pytest.mark.parametrize("size", [(1, 1, 8), (3, 7, 24), (2, 257, 24), (5, 129, 64), (1, 1000, 192)], ids=str)
+def test_self_mixing(size, k, dtype):
+    b, n, d = size
+    x = oracle.draw_tokens(b, n, d, dtype)
+    compare(x, x, oracle.draw_weights(d, k, 1, dtype), k)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", ORDERS)
+@pytest.mark.parametrize("n", [1, 131, 1000])
+def test_keys(n, k, dtype):
+    """Some keys, and a sequence that sees none."""
+    x, mask = oracle.draw_tokens(3, n, 24, dtype), oracle.draw_mask("keys", 3, n, n)
+    compare(x, x, oracle.draw_weights(24, k, 2, dtype), k, mask, mask)
+
+
+class BlockCausal:
+    """libpom.block_causal for `compare`, which moves its arguments to the GPU."""
+
+    def __init__(self, block, window):
+        self.mask = libpom.block_causal(block, window)
+
+    def cuda(self):
+        return self.mask
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("window", [None, 1, 2, 50])
+@pytest.mark.parametrize("block", [16, 100, 360, 5000])
+def test_block_causal(block, window, k, dtype):
+    n = 1001
+    x = oracle.draw_tokens(2, n, 24, dtype)
+    plain = oracle.block_causal(n, block, window).expand(2, -1, -1)
+    compare(x, x, oracle.draw_weights(24, k, 1, dtype), k, BlockCausal(block, window), plain)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cross_mixing(dtype, strided, bias, keys):
+    xq = oracle.draw_tokens(3, 5, 24, dtype, strided)
+    xc = oracle.draw_tokens(3, 301, 24, dtype, strided)
+    mask = oracle.draw_mask("keys", 3, 5, 301) if keys else None
+    compare(xq, xc, oracle.draw_weights(24, 2, 2, dtype, bias), 2, mask, mask)
+
+
+@pytest.mark.parametrize("case", ["order", "width", "float32", "causal", "full"])
+def test_composed_where_no_kernel_is(case):
+    """Right results, and an error where a kernel is asked for."""
+    dtype = torch.float32 if case == "float32" else torch.bfloat16
+    k, d, n = 5 if case == "order" else 2, 20 if case == "width" else 24, 37
+    x, w = oracle.draw_tokens(2, n, d, dtype), oracle.draw_weights(d, k, 1, dtype)
+    mask = plain = oracle.draw_mask("full" if case == "full" else "keys", 2, n, n)
+    if case == "causal":
+        mask, plain = BlockCausal(4, None), oracle.block_causal(n, 4).expand(2, -1, -1)
+    compare(x, x, w, k, mask, plain, run=layer)
+    with pytest.raises(libpom.Error, match="fused was asked for"):
+        fused(on_gpu(x), on_gpu(x), on_gpu(w), k, on_gpu(mask))
+
+
+def test_the_context_is_never_stored():
+    """No room for a second tensor of the features: the sums are taken in the product's own kernel."""
+    b, n, d, k, e = 4, 4096, 192, 2, 2
+    x, w = (
+        on_gpu(oracle.draw_tokens(b, n, d, torch.bfloat16)),
+        on_gpu(oracle.draw_weights(d, k, e, torch.bfloat16)),
+    )
+    fused(x, x, w, k)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    fused(x, x, w, k)
+    torch.cuda.synchronize()
+    features = b * n * k * e * d * 2
+    assert torch.cuda.max_memory_allocated() - before < 1.5 * features
+
+
+# --- weights that change ---
+
+
+def fresh(w):
+    return {name: tensor.clone() for name, tensor in w.items()}
+
+
+@pytest.fixture
+def case():
+    x = on_gpu(oracle.draw_tokens(2, 65, 24, torch.bfloat16))
+    return x, on_gpu(oracle.draw_weights(24, 2, 2, torch.bfloat16))
+
+
+@pytest.mark.parametrize("name", oracle.WEIGHTS)
+def test_updates_in_place_are_followed(case, name):
+    x, w = case
+    before = fused(x, x, w, 2)
+    w[name].mul_(-1.5)
+    after = fused(x, x, w, 2)
+    assert not torch.equal(before, after)
+    assert torch.equal(after, fused(x, x, fresh(w), 2))
+    w[name].copy_(torch.randn_like(w[name]))
+    assert torch.equal(fused(x, x, w, 2), fused(x, x, fresh(w), 2))
+
+
+def test_optimizer_steps_are_followed():
+    pom = libpom.PoM(24, 2, 2).cuda().bfloat16()
+    optimizer = torch.optim.SGD(pom.parameters(), lr=0.5)
+    x = on_gpu(oracle.draw_tokens(2, 65, 24, torch.bfloat16))
+    for _ in range(3):
+        pom(x).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        other = libpom.PoM(24, 2, 2).cuda().bfloat16()
+        other.load_state_dict(pom.state_dict())
+        with torch.no_grad(), libpom.force("fused"):
+            assert torch.equal(pom(x), other(x))
+
+
+def test_other_weights_at_the_same_address(case):
+    """A tensor that is gone leaves nothing for the next one in its place."""
+    x, w = case
+    for scale in (1.0, 2.0, 3.0):
+        other = {name: tensor * scale for name, tensor in w.items()}
+        assert torch.equal(fused(x, x, other, 2), fused(x, x, fresh(other), 2))
+        del other
+
+
+def test_inference_tensors(case):
+    """They have no version: an update is followed all the same."""
+    x, w = case
+    with torch.inference_mode():
+        mine = fresh(w)
+        for _ in range(2):
+            got = fused(x, x, mine, 2)
+            assert torch.equal(got, fused(x, x, fresh(mine), 2))
+            mine["ho_weight"].mul_(2)
+
+
+def test_streams(case):
+    x, w = case
+    want = fused(x, x, w, 2)
+    torch.cuda.synchronize()
+    for _ in range(3):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            got = fused(x, x, w, 2)
+        stream.synchronize()
+        assert torch.equal(got, want)
+
+
+def test_a_graph_of_the_callers_own(case):
+    """Captured by torch, it follows updates of the weights as any of its operations does."""
+    x, w = case
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        fused(x, x, w, 2)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fused(x, x, w, 2)
+    for _ in range(2):
+        graph.replay()
+        assert torch.equal(out, fused(x, x, w, 2))
+        w["ho_weight"].mul_(1.5)
+        w["ho_bias"].add_(0.25)
+
+
+# --- sampling ---
+
+NETWORK = {"dim": 64, "depth": 3, "patch": 2, "channels": 3, "classes": 3}
+
+
+@pytest.fixture(scope="module", params=["pom", "attention"])
+def folder(request, tmp_path_factory):
+    """A small model of random weights."""
+    path = tmp_path_factory.mktemp("models") / request.param
+    path.mkdir()
+    config = {
+        "format": 1,
+        "network": {"kind": "dipom", "mixer": request.param, "order": 3, "order_expand": 2, "heads": 4}
+        | {"ffw_expand": 3, **NETWORK},
+        "diffusion": {"path": "flow"},
+        "codec": {"kind": "pixels"},
+        "sample": {"size": [18, 14], "sampler": "heun", "steps": 4, "cfg_scale": 2.0, "cfg_to": 0.6},
+        "classes": ["circle", "star", "ring"],
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(1)
+    network = ReferenceDiPoM(mixer=request.param, order=3, order_expand=2, ffw_expand=3, heads=4, **NETWORK)
+    weights = {name: tensor for name, tensor in network.state_dict().items() if name != "freqs"}
+    for name, tensor in weights.items():
+        spread = tensor[0].numel() ** -0.5 if tensor.dim() > 1 else 0.1
+        weights[name] = (torch.randn(tensor.shape) * spread).contiguous()
+    save_file(weights, path / "model.safetensors")
+    return path
+
+
+def apart(a, b):
+    """Of each picture the mean difference in grey levels."""
+    return (a.float() - b.float()).abs().mean(dim=(1, 2, 3))
+
+
+def program(model, tmp_path, name, *arguments, graphs="always"):
+    """The bytes of what `pom sample` writes on the GPU."""
+    pom = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
+    if not pom.is_file():
+        pytest.skip("the program was not built")
+    words = [
+        pom,
+        "sample",
+        "--model",
+        model,
+        "--device",
+        "cuda",
+        *arguments,
+        "-o",
+        tmp_path / name / "%03d.png",
+    ]
+    (tmp_path / name).mkdir()
+    done = subprocess.run(
+        [str(word) for word in words],
+        env=os.environ | {"POM_GRAPHS": graphs},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return [path.read_bytes() for path in sorted((tmp_path / name).iterdir())]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp8"])
+def test_graphs_change_no_bit(folder, tmp_path, dtype):
+    """And neither does another run; several batches of two sizes, with and without guidance."""
+    words = ["--class", "all", "--count", 3, "--seed", 5, "--batch", 5, "--dtype", dtype]
+    eager = program(folder, tmp_path, "eager", *words, graphs="0")
+    assert len(set(eager)) == 9
+    assert program(folder, tmp_path, "graph", *words) == eager
+    assert program(folder, tmp_path, "again", *words) == eager
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8"])
+def test_one_engine_many_shapes(folder, dtype):
+    """Graphs go with the buffers they were captured on: sizes of equal token counts, batches, classes."""
+    requests = [
+        {"class_": "all", "seed": 3, "width": 16, "height": 8},
+        {"class_": "all", "seed": 3, "width": 8, "height": 16},
+        {"class_": "star", "seed": 9, "count": 3, "width": 16, "height": 8},
+        {"class_": "ring", "seed": 1, "cfg_scale": 1.0},
+    ]
+    engine = libpom.Engine(folder, "cuda")
+    for request in [*requests, *requests]:
+        got, _ = engine.sample(dtype=dtype, **request)
+        want, _ = libpom.Engine(folder, "cuda").sample(dtype=dtype, **request)
+        assert torch.equal(got, want), request
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("fp32", 0.05), ("bf16", 1.0), ("fp16", 0.2), ("fp8", 6.0)])
+def test_pictures_of_random_networks(folder, dtype, most):
+    """Those of the CPU in fp32, but for the dtype."""
+    request = {"class_": "all", "count": 2, "seed": 3, "cfg_scale": 1.5}
+    want, _ = libpom.Engine(folder).sample(**request)
+    got, _ = libpom.Engine(folder, "cuda").sample(dtype=dtype, **request)
+    assert apart(got, want).median() < most
+
+
+@pytest.mark.parametrize(
+    ("dtype", "usual", "most"), [("fp32", 0.05, 1.0), ("bf16", 1.0, 10.0), ("fp8", 6.0, 30.0)]
+)
+def test_pictures_of_the_model_that_ships(dtype, usual, most):
+    """In bf16 the CPU's own differ from fp32 by 0.2 grey levels as a rule, by 2 at most; e4m3 rounds sixteen
+    times as coarsely."""
+    request = {"class_": "all", "seed": 3, "count": 2, "steps": 10}
+    want, _ = libpom.Engine(SHAPES).sample(**request)
+    got, _ = libpom.Engine(SHAPES, "cuda").sample(dtype=dtype, **request)
+    difference = apart(got, want)
+    assert difference.median() < usual and difference.max() < most
+
+
+def test_fp8_is_not_bf16():
+    """fp8 must not fall back to anything else."""
+    request = {"class_": "star", "seed": 3, "count": 4, "steps": 4}
+    engine = libpom.Engine(SHAPES, "cuda")
+    pictures = {dtype: engine.sample(dtype=dtype, **request)[0] for dtype in ("bf16", "fp8")}
+    assert apart(pictures["bf16"], pictures["fp8"]).min() > 0
+
+
+def test_fp8_is_for_gpus():
+    with pytest.raises(libpom.Error, match=r"sample: dtype: fp8 needs a GPU of compute capability 8\.9"):
+        libpom.Engine(SHAPES).sample(class_="star", dtype="fp8")
