@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build demo compare test bench format format-check asan install clean
+.PHONY: help setup library program build kernels demo compare test gpu-test bench format format-check asan install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,11 @@ program: library ## the program pom, into build/release
 build: library ## libpom.so, the program and the C++ tests
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
+kernels: setup ## all CUDA kernels for sm_80 and sm_90a, compiled by nvcc; needs no GPU
+	@command -v "$${CUDACXX:-nvcc}" >/dev/null || { echo "make kernels: nvcc was not found: install the CUDA toolkit, or set CUDACXX=/path/to/nvcc" >&2; exit 1; }
+	@cmake --preset kernels --log-level=NOTICE
+	@cmake --build --preset kernels --parallel $(JOBS)
+
 demo: program ## a sheet of pictures from the model in assets/
 	@mkdir -p out
 	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 3 --seed 7 --grid -y -o out/demo.png
@@ -40,6 +45,9 @@ compare: library ## the operator against attention on growing sequences
 
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
+
+gpu-test: ## on a machine with a CUDA GPU: its tests and benchmarks, with a report; ONLY=part,part FULL=1
+	@$$([ -x $(PYTHON) ] && echo $(PYTHON) || echo python3) tests/gpu.py $(if $(ONLY),--only $(ONLY))
 
 bench: build ## the layer, its memory, sampling and training against PyTorch eager and torch.compile
 	@$(RUN) bench/layer.py

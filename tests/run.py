@@ -5,7 +5,8 @@ totals.
 
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
 so does each check of another kind. With $CI=true the slow ones run as well: a minute of fuzzing and not ten
-seconds ($FUZZ_SECONDS), and `pip install .` ($LIBPOM_TEST_PIP). Plain Python, no packages.
+seconds ($FUZZ_SECONDS), and `pip install .` ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as
+are the CUDA kernels where nvcc is not installed; tests/gpu.py runs it. Plain Python, no packages.
 """
 
 import argparse
@@ -24,6 +25,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [ROOT / folder for folder in ("pom", "cli", "tests", "bench", "python")]
 CXX_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+KERNEL_TARGETS = [
+    "pom_kernels_portable",
+    "pom_kernel_programs",
+    "pom_kernels_hopper",
+]  # pom/kernels/CMakeLists.txt
+KERNEL_SECONDS = 480  # what is not compiled by then is counted as skipped
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -71,6 +78,31 @@ class Suite:
             "cmake", "--build", self.build, "--parallel", self.jobs
         )
         return Count(failed=1) if failed else Count()
+
+    def kernels(self) -> Count:
+        """The CUDA kernels for Hopper and their programs, and the portable kernels for Ampere, compiled; each
+        file counts as one."""
+        nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+        if nvcc is None:
+            print("nvcc is not installed: the CUDA kernels are not compiled", flush=True)
+            return Count(skipped=len(list((ROOT / "pom" / "kernels").glob("*.cu"))))
+        tree = ROOT / "build" / "kernels"
+        if self.run("cmake", "--preset", "kernels", "--log-level=NOTICE", CUDACXX=nvcc) != 0:
+            return Count(failed=1)
+        ninja = ("ninja", "-C", tree, *KERNEL_TARGETS)
+        every = subprocess.run(["ninja", "-C", tree, "-t", "commands", *KERNEL_TARGETS], capture_output=True)
+        files = every.stdout.decode().count(" -c ")
+        limit = ("timeout", "--signal=INT", str(KERNEL_SECONDS))
+        status = self.run(*limit, *ninja, "-k", "0", "-j", self.jobs)
+        if status == 0:
+            return Count(passed=files)
+        rest = (
+            subprocess.run([*ninja, "-n"], capture_output=True).stdout.decode().count("Building CUDA object")
+        )
+        if status == 124:
+            print(f"{rest} of {files} files were not compiled in {KERNEL_SECONDS} s", flush=True)
+            return Count(passed=files - rest, skipped=rest)
+        return Count(passed=files - rest, failed=max(rest, 1))
 
     def cxx(self) -> Count:
         """ctest runs the programs; each leaves a report of its cases, and one that dies leaves none."""
@@ -125,6 +157,7 @@ PARTS: dict[str, Callable[[Suite], Count]] = {
     "architecture": Suite.architecture,
     "format": Suite.format,
     "ruff": Suite.ruff,
+    "kernels": Suite.kernels,
     "c++": Suite.cxx,
     "python": Suite.python,
     "outside": Suite.outside,

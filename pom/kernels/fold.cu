@@ -6,7 +6,7 @@
 namespace pom::kernels {
 namespace {
 
-constexpr int kFoldColumns = 32, kFoldGroups = 16, kTileRows = 128;
+constexpr int kFoldColumns = 32, kFoldGroups = 16;
 
 struct Fold {
   RunShape runs;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cuda_runtime.h>
+#include <initializer_list>
 
 namespace pom::kernels {
 
@@ -37,6 +38,16 @@ inline int device_capability() {
   return 10 * major + minor;
 }
 
+// Whether this file's kernels were built for 9.0, so that they wait there; those that a driver makes of older
+// code do not.
+constexpr bool built_to_wait() {
+#ifdef __CUDA_ARCH_LIST__
+  for (const int architecture : {__CUDA_ARCH_LIST__})
+    if (architecture == 900) return true;
+#endif
+  return false;
+}
+
 // `cluster` blocks in a row share their memory: above 1 it must divide the grid, and needs a capability
 // of 9.0.
 template <class... Parameters, class... Arguments>
@@ -47,7 +58,7 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.gridDim = grid, config.blockDim = block;
   config.dynamicSmemBytes = shared, config.stream = stream;
   config.attrs = attributes, config.numAttrs = 0;
-  if (device_capability() >= 90) {
+  if (built_to_wait() && device_capability() == 90) {
     cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;

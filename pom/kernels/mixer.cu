@@ -292,6 +292,8 @@ cudaError_t with_dtype(Dtype dtype, const Launch& launch) {
       return launch(__nv_bfloat16());
     case Dtype::fp16:
       return launch(__half());
+    case Dtype::e4m3:
+      break;
   }
   return cudaErrorInvalidValue;
 }

@@ -1,30 +1,12 @@
 // The norm: a team of 32 to 256 threads holds a row in registers, at most 16 values a thread; the teams of a
 // block take the rows of a run of tokens of one picture. The gated add: columns and tokens of columns.cuh.
-#include "pom/kernels/columns.cuh"
 #include "pom/kernels/modulation.h"
+#include "pom/kernels/row_teams.cuh"
 
 namespace pom::kernels {
 namespace {
 
 // ---- the norm ----
-
-struct Rows {
-  int64_t tokens, width, part_tokens;
-  int parts, team;  // threads of a row: a multiple of 32 and a power of two
-};
-
-// The sum over a team, in every thread of it. A team larger than a warp is the whole block: see launch_norm.
-__device__ __forceinline__ float team_sum(float value, int team, float* shared) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  if (team == 32) return value;
-  __syncthreads();  // the sum before may still be read
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (int warp = 0; warp < team / 32; ++warp) sum += shared[warp];
-  return sum;
-}
 
 template <class X, class Out>
 struct Norm {
@@ -38,12 +20,6 @@ struct Norm {
   float *dscale, *dshift;  // (B, parts, d)
   float eps;
 };
-
-// The columns of thread `member` of a team: vectors member, member + team, …, of V values each.
-template <int V>
-__device__ __forceinline__ int64_t column_of(int member, int i, int team) {
-  return (static_cast<int64_t>(i) * team + member) * V;
-}
 
 template <class X, class Out, int V, int Vectors>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const Norm<X, Out> a) {
@@ -94,32 +70,6 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const Norm<X, Out> a) {
   }
 }
 
-// Adds up the teams' sums in order and writes the row of `out`; all threads call it.
-template <int V, int Vectors>
-__device__ __forceinline__ void sum_teams(const Rows& r, const float (&sums)[Vectors][V], float* shared,
-                                          float* out) {
-  const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i)
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const int64_t c = column_of<V>(member, i, r.team) + v;
-      if (c >= r.width) continue;
-      if (teams == 1)
-        out[c] = sums[i][v];
-      else
-        shared[threadIdx.x / r.team * r.width + c] = sums[i][v];
-    }
-  if (teams == 1) return;
-  __syncthreads();
-  for (int64_t c = threadIdx.x; c < r.width; c += blockDim.x) {
-    float sum = 0;
-    for (int team = 0; team < teams; ++team) sum += shared[team * r.width + c];
-    out[c] = sum;
-  }
-}
-
 template <class X, class Out, int V, int Vectors>
 __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, Out> a) {
   __shared__ float shared[32], columns[kThreads * V * Vectors];
@@ -158,8 +108,8 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
         sum += d[i][v];
         product = fmaf(d[i][v], x[i][v], product);
       }
-    sum = team_sum(sum, r.team, shared) * inverse_width;
-    product = team_sum(product, r.team, shared) * inverse_width;
+    const float2 both = team_sums(make_float2(sum, product), r.team, shared);
+    sum = both.x * inverse_width, product = both.y * inverse_width;
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const int64_t c = column_of<V>(member, i, r.team);
@@ -175,10 +125,8 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
 
 template <int V, int Vectors, class X, class Out>
 cudaError_t launch_norm(const RowSizes& s, Norm<X, Out> a, bool backward, cudaStream_t stream) {
-  int team = 32;
-  while (static_cast<int64_t>(team) * V * Vectors < s.width) team *= 2;
-  const int parts = norm_parts(s), threads = team == 32 ? kThreads : team;
-  a.rows = {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
+  a.rows = rows_of(s, V * Vectors);
+  const int parts = a.rows.parts, threads = a.rows.threads();
   if (s.batch * parts > INT32_MAX) return cudaErrorInvalidValue;
   const unsigned blocks = static_cast<unsigned>(s.batch * parts);
   if (backward)
@@ -191,10 +139,9 @@ cudaError_t launch_norm(const RowSizes& s, Norm<X, Out> a, bool backward, cudaSt
 template <class X, class Out>
 cudaError_t launch_norm(const RowSizes& s, const Norm<X, Out>& a, bool backward, cudaStream_t stream) {
   const auto fits = [](const auto* p) { return aligned(p, 4 * static_cast<int64_t>(sizeof *p)); };
-  if (s.width % 4 != 0 || !fits(a.x) || !fits(a.dout) || !fits(a.out) || !fits(a.dx))
-    return launch_norm<1, 16>(s, a, backward, stream);
-  if (s.width <= 256) return launch_norm<4, 2>(s, a, backward, stream);
-  return launch_norm<4, 4>(s, a, backward, stream);
+  const bool fours = fits(a.x) && fits(a.dout) && fits(a.out) && fits(a.dx);
+  return with_vectors(s, fours,
+                      [&]<int V, int Vectors>() { return launch_norm<V, Vectors>(s, a, backward, stream); });
 }
 
 // ---- the gated add ----
@@ -288,23 +235,6 @@ cudaError_t launch_add(const RowSizes& s, const Add<X, Y>& a, bool backward, cud
   if (s.width % 4 == 0 && fits(a.x) && fits(a.y) && fits(a.out) && fits(a.dy))
     return launch_add<4>(s, a, backward, stream);
   return launch_add<1>(s, a, backward, stream);
-}
-
-// ---- dtypes ----
-
-template <class Launch>
-cudaError_t with_dtype(Dtype dtype, const Launch& launch) {
-  if (dtype == Dtype::fp32) return launch(float());
-  if (dtype == Dtype::bf16) return launch(__nv_bfloat16());
-  return cudaErrorInvalidValue;
-}
-template <class Launch>
-cudaError_t with_dtypes(Dtype first, Dtype second, const Launch& launch) {
-  return with_dtype(first, [&](auto x) { return with_dtype(second, [&](auto y) { return launch(x, y); }); });
-}
-
-bool valid(const RowSizes& s) {
-  return s.batch >= 0 && s.tokens >= 0 && s.width >= 1;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The parts of a block around its products: the modulated layer norm and the gated add, with gradients, one
 // pass over memory each. B pictures, N tokens, d width; tensors are contiguous, arithmetic is fp32, sums over
-// tokens have a fixed order. Values are fp32 or bf16, each tensor of its own; sums, scales and gates are
-// fp32.
+// tokens have a fixed order. The stream (x, and what is added to it) is fp32 or bf16, a branch (out of the
+// norm, y of the add) fp32, bf16 or fp16; sums, scales and gates are fp32.
 #pragma once
 
 #include <cstdint>

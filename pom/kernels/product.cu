@@ -7,7 +7,8 @@
 namespace pom::kernels {
 namespace {
 
-constexpr ProductTile kTiles[] = {{128, 192}, {128, 144}, {128, 128}, {128, 96}};
+constexpr ProductTile kTiles[] = {{128, 192, 2, 1}, {128, 144, 2, 1}, {128, 128, 2, 1}, {128, 96, 2, 1},
+                                  {128, 192, 2, 2}, {128, 144, 2, 2}, {128, 96, 2, 2}};
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -57,29 +58,42 @@ cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_
 }
 
 int processors() {
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices];
+  static std::atomic<int> known[kMaxDevices];
   int device = 0, count = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 1;
-  if (device < kDevices)
+  if (device < kMaxDevices)
     if (const int n = known[device].load(std::memory_order_relaxed)) return n;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 1;
-  if (device < kDevices) known[device].store(count, std::memory_order_relaxed);
+  if (device < kMaxDevices) known[device].store(count, std::memory_order_relaxed);
   return count;
 }
 
-cudaError_t allow_shared(const void* kernel, int bytes, std::atomic<uint64_t>& devices) {
+cudaError_t clusters_at_once(const void* kernel, int shared, int cluster,
+                             std::atomic<int> (&known)[kMaxDevices], int* clusters) {
   int device = 0;
   if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
-  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
-  if (devices.load(std::memory_order_relaxed) & bit) return cudaSuccess;
-  const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (e == cudaSuccess) devices.fetch_or(bit, std::memory_order_relaxed);
-  return e;
+  if (device < kMaxDevices)
+    if ((*clusters = known[device].load(std::memory_order_relaxed)) > 0) return cudaSuccess;
+  if (const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+      e != cudaSuccess)
+    return e;
+  cudaLaunchAttribute together = {};
+  together.id = cudaLaunchAttributeClusterDimension;
+  together.val.clusterDim.x = static_cast<unsigned>(cluster);
+  together.val.clusterDim.y = together.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(processors() / cluster * cluster)),
+  config.blockDim = dim3(kProductThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared), config.attrs = &together, config.numAttrs = 1;
+  if (const cudaError_t e = cudaOccupancyMaxActiveClusters(clusters, kernel, &config); e != cudaSuccess)
+    return e;
+  if (*clusters < 1) return cudaErrorNotSupported;
+  if (device < kMaxDevices) known[device].store(*clusters, std::memory_order_relaxed);
+  return cudaSuccess;
 }
 
 bool product_device() {
-  return device_capability() == 90 && encoder() != nullptr;
+  return built_to_wait() && device_capability() == 90 && encoder() != nullptr;
 }
 
 bool product_supported(const Product& p) {
@@ -100,15 +114,15 @@ ProductTile product_tile(int index) {
 }
 
 // The longest share of any processor in units of work; a narrow tile pays more for its loads.
-int choose_product_tile(const ProductSizes& s, int count) {
-  int best = 0;
+int choose_product_tile(const ProductSizes& s, int count, int widest) {
+  int best = 1;
   double least = 0;
   for (int i = 0; i < product_tiles(); ++i) {
     const ProductTile t = kTiles[i];
-    if (!product_tile_fits(s, i)) continue;
-    const int64_t rows = (s.rows() + kCluster * t.rows - 1) / (kCluster * t.rows);
-    const int64_t tiles = rows * ((s.outputs + t.columns - 1) / t.columns);
-    const int64_t slots = std::max(1, count / kCluster);
+    if (!product_tile_fits(s, i) || t.columns > widest) continue;
+    const int64_t rows = (s.rows() + t.above * t.rows - 1) / (t.above * t.rows);
+    const int64_t tiles = rows * ((s.outputs + t.beside * t.columns - 1) / (t.beside * t.columns));
+    const int64_t slots = std::max(1, count / (t.above * t.beside));
     const double turns = static_cast<double>((tiles + slots - 1) / slots);
     const double cost = turns * t.rows * (t.columns + 24.0);
     if (least == 0 || cost < least) best = i, least = cost;
@@ -120,9 +134,9 @@ bool product_tile_fits(const ProductSizes& s, int index) {
   return s.outputs % 32 == 0 || kTiles[index].columns % 32 != 0;
 }
 
-int tile_of(const Product& p, bool dealt) {
-  if (p.tile <= 0) return choose_product_tile(p.sizes, processors());
-  if (p.tile > product_tiles()) return -1;
+int tile_of(const Product& p, bool dealt, int widest) {
+  if (p.tile <= 0) return choose_product_tile(p.sizes, processors(), widest);
+  if (p.tile > product_tiles() || kTiles[p.tile - 1].columns > widest) return -1;
   return !dealt || product_tile_fits(p.sizes, p.tile - 1) ? p.tile - 1 : -1;
 }
 
@@ -131,6 +145,11 @@ bool sums_order(int order) {
 }
 int64_t sums_row(int64_t r, int order, int64_t D) {
   return sums_row_of(r, order, D);
+}
+bool gate_takes_sums(const ProductSizes& s, const Runs& runs) {
+  constexpr int64_t kMost = 16;  // tiles, whose sums every tile of the gate reads
+  return s.tokens > 0 && s.tokens % kTileRows == 0 && s.tokens / kTileRows <= kMost &&
+         run_shape(s, runs).runs == 1;
 }
 int64_t sums_slots(const ProductSizes& sizes, const Runs& runs) {
   if (sizes.rows() == 0) return 0;

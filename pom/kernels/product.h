@@ -27,6 +27,7 @@ struct Product {
   const float* a_scale = nullptr;  // (rows), e4m3 only
   const float* w_scale = nullptr;  // (N), e4m3 only
   int tile = 0;                    // 0: chosen by the sizes; else 1 + an index of product_tile()
+  bool steady = false;  // w was written before the kernel before this one was launched: it is read early
 };
 
 // Whether this GPU and these sizes have a kernel: compute capability 9.0, K a multiple of 16 bytes, pointers
@@ -35,12 +36,14 @@ bool product_supported(const Product& product);
 bool product_device();  // the current device
 
 struct ProductTile {
-  int rows, columns;
+  int rows, columns;  // of a block
+  int above, beside;  // blocks of a cluster
 };
 int product_tiles();
 ProductTile product_tile(int index);
-bool product_tile_fits(const ProductSizes& sizes, int index);        // N a multiple of 32 but for one of them
-int choose_product_tile(const ProductSizes& sizes, int processors);  // an index
+bool product_tile_fits(const ProductSizes& sizes, int index);  // N a multiple of 32 but for one of them
+int choose_product_tile(const ProductSizes& sizes, int processors, int widest = 192);  // an index
+constexpr int kResidualWidest = 144;  // columns of a tile that product_residual has registers for
 
 // Rows in runs that share a value: run(r) = (r / tokens) * runs + (r % tokens) / run_tokens, with
 // runs = ceil(tokens / run_tokens) of a sequence.
@@ -50,8 +53,9 @@ struct Runs {
 
 enum class Activation { none, gelu };
 
-// out = activation(a w^T + bias), in `out_dtype` (bf16, fp16, fp32, or e4m3 divided by *out_scale); before,
-// where given, gets what the activation was applied to, in `dtype`.
+// out = activation(a w^T + bias), in the dtype of a, or of e4m3 in bf16 or in e4m3 divided by *out_scale.
+// before, where given, gets what the activation was applied to, as all outputs so called in the dtype of a,
+// of e4m3 in bf16.
 struct StoreTail {
   Activation activation = Activation::none;
   Dtype out_dtype = Dtype::bf16;
@@ -61,6 +65,10 @@ struct StoreTail {
 };
 cudaError_t product_store(const Product& product, const StoreTail& tail, cudaStream_t stream);
 
+// Whether a gate may add up the few sums of tiles by itself: sequences of whole tiles, one run each, and then
+// only of a context of the same tokens without a mask, and not for e4m3.
+bool gate_takes_sums(const ProductSizes& sizes, const Runs& runs);
+
 // out = sigmoid(a w^T + bias) * H[run of the row]
 struct GateTail {
   Runs runs;
@@ -69,12 +77,13 @@ struct GateTail {
   void* out = nullptr;               // (rows, N)
   const float* out_scale = nullptr;  // e4m3 only: one value of each sequence (batch), on the device
   void* before = nullptr;            // (rows, N): a w^T + bias, or null
+  const float* partial = nullptr;    // instead of H, where gate_takes_sums(): what product_sums left
 };
 cudaError_t product_gate(const Product& product, const GateTail& tail, cudaStream_t stream);
 
 // x += gate[sequence] * (a w^T + bias), in place; y, where given, gets a w^T + bias in `dtype`.
 struct ResidualTail {
-  Dtype x_dtype = Dtype::fp32;  // fp32 or bf16
+  Dtype x_dtype = Dtype::fp32;  // nothing else yet
   void* x = nullptr;            // (rows, N)
   const float* gate = nullptr;  // (batch, N), rows gate_stride apart
   int64_t gate_stride = 0;
@@ -102,8 +111,9 @@ int64_t sums_slots(const ProductSizes& sizes, const Runs& runs);
 cudaError_t product_sums(const Product& product, const SumsTail& tail, cudaStream_t stream);
 
 // partial -> H (batch * runs, N): the mean over the rows that a run sees: its own, or with `causal` those of
-// all runs of its sequence up to it, or of the last `window` of them. Divided by their number, or where
-// `counts` is given by 1e-7 + counts[run], the visible rows of each run (batch * runs).
+// all runs of its sequence up to it, or of the last `window` of them. Divided by their number, of several
+// runs plus 1e-7; or where `counts` is given by 1e-7 + counts[run], the visible rows of each run (batch *
+// runs).
 struct FoldParams {
   ProductSizes sizes;
   Runs runs;
@@ -112,7 +122,7 @@ struct FoldParams {
   int64_t window = 0;
   const float* counts = nullptr;
   float* H = nullptr;
-  float* largest = nullptr;  // (batch), the greatest |H| of a sequence / 448, or null
+  float* largest = nullptr;  // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
 };
 cudaError_t fold_sums(const FoldParams& params, cudaStream_t stream);
 

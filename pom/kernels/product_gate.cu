@@ -11,16 +11,21 @@ cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
                                      t.H,
                                      static_cast<Out*>(t.out),
                                      static_cast<Wide<In>*>(t.before),
-                                     t.out_scale};
-  return with_tile(tile_of(p, true), [&]<int TM, int TN>() {
-    return launch_product<DealtTraits<In, TM, TN>, Tail>(p, params, stream);
+                                     t.out_scale,
+                                     t.partial};
+  return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
+    return launch_product<DealtTraits<In, TN, Beside>, Tail>(p, params, stream);
   });
 }
 
 }  // namespace
 
 cudaError_t product_gate(const Product& p, const GateTail& t, cudaStream_t stream) {
-  if (!product_supported(p) || !t.out || !t.H) return cudaErrorNotSupported;
+  if (!product_supported(p) || !t.out ||
+      !(t.partial ? gate_takes_sums(p.sizes, t.runs) && p.dtype != Dtype::e4m3 : t.H != nullptr))
+    return cudaErrorNotSupported;
+  if (!(aligned_to(t.out, 16) && aligned_to(t.before, 16) && aligned_to(t.H, 8)))
+    return cudaErrorMisalignedAddress;
   if (p.sizes.rows() == 0) return cudaSuccess;
   if (p.dtype == Dtype::bf16 && t.out_dtype == Dtype::bf16)
     return gate<__nv_bfloat16, __nv_bfloat16>(p, t, stream);

@@ -16,18 +16,24 @@
 
 namespace pom::kernels {
 
-constexpr int kCluster = 2, kWarpgroup = 128, kProductThreads = 3 * kWarpgroup;
+constexpr int kWarpgroup = 128, kProductThreads = 3 * kWarpgroup;
+constexpr int kAbove = 2;             // tiles of rows in a cluster
 constexpr int kSharedLimit = 232448;  // bytes a block may have
+constexpr int kMaxDevices = 64;
 
 struct ProductShape {
   int rows = 0, columns = 0, steps = 0;  // steps along K
-  int column_tiles = 0, tiles = 0;       // tiles of a pair of blocks
+  int column_tiles = 0, tiles = 0;       // tiles of a cluster
 };
 
-template <class In_, int TM_, int TN_, bool Dealt_>
+template <class In_, int TM_, int TN_, int Beside_, bool Dealt_>
 struct ProductTraits {
   using In = In_;
   static constexpr bool kDealt = Dealt_;
+  static constexpr int kBeside = Beside_;  // tiles of columns in a cluster: 1 or 2
+  static constexpr int kCluster = kAbove * kBeside;
+  static constexpr int kSharers =
+      kAbove + kBeside - 1;  // blocks that a block's copies go to, itself included
   static constexpr int TM = TM_, TN = TN_, MM = TM / 64;
   static constexpr int kStep = 128 / sizeof(In);  // values of a row in one step
   static constexpr int kA = TM * 128, kW = TN * 128, kStage = kA + kW;
@@ -36,8 +42,8 @@ struct ProductTraits {
   static constexpr int kStages = kFit < 8 ? kFit : 8;
   static constexpr int kShared = 1024 + kStages * kStage + kTail + 2 * kStages * 8;
   // Each block loads half of the weights' tile for both, or every other step all of it.
-  static constexpr bool kHalves = TN / kCluster % (kDealt ? 32 : 8) == 0;
-  static constexpr int kBox = kHalves ? TN / kCluster : TN;  // rows of the weights in one copy
+  static constexpr bool kHalves = TN / kAbove % (kDealt ? 32 : 8) == 0;
+  static constexpr int kBoxA = TM / kBeside, kBoxW = kHalves ? TN / kAbove : TN;  // rows in one copy
   static_assert(kStages >= 3 && (!kDealt || TN % 32 == 0));
 };
 
@@ -60,6 +66,28 @@ struct TilePlace {
   __device__ void sync() const { hopper::named_sync(3 + group, kWarpgroup); }
 };
 
+// The block's place in its cluster.
+template <class Traits>
+struct ClusterPlace {
+  int above, beside;
+  __device__ ClusterPlace()
+      : above(static_cast<int>(hopper::cluster_rank()) % kAbove),
+        beside(static_cast<int>(hopper::cluster_rank()) / kAbove) {}
+  __device__ int row(const ProductShape& s, int tile) const {
+    return (tile / s.column_tiles * kAbove + above) * Traits::TM;
+  }
+  __device__ int column(const ProductShape& s, int tile) const {
+    return (tile % s.column_tiles * Traits::kBeside + beside) * Traits::TN;
+  }
+  // The blocks with the same columns, with the same rows, and the i-th of those that share anything with us.
+  __device__ uint16_t same_columns() const { return static_cast<uint16_t>(3 << kAbove * beside); }
+  __device__ uint16_t same_rows() const { return static_cast<uint16_t>(5 << above); }
+  __device__ uint32_t sharer(int i) const {
+    return i < kAbove ? static_cast<uint32_t>(kAbove * beside + i)
+                      : static_cast<uint32_t>(above + kAbove * (1 - beside));
+  }
+};
+
 template <class Traits>
 struct SharedPlan {
   uint8_t* base;
@@ -78,42 +106,73 @@ struct SharedPlan {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// One thread keeps the copy engine ahead of the tensor cores.
+// One thread keeps the copy engine ahead of the tensor cores. Weights that no kernel before has written
+// (`steady`) come before the wait for it.
 template <class Traits>
-__device__ __forceinline__ void copy_tiles(const CUtensorMap* a_map, const CUtensorMap* w_map,
-                                           const ProductShape& s, const SharedPlan<Traits>& plan) {
-  const int rank = static_cast<int>(hopper::cluster_rank()), part = Traits::kHalves ? rank * Traits::kBox : 0;
-  constexpr uint16_t kBoth = (1 << kCluster) - 1;
-  int stage = 0;
-  uint32_t parity = 1;  // a fresh barrier counts as passed
-  for (int tile = blockIdx.x / kCluster; tile < s.tiles; tile += gridDim.x / kCluster) {
-    const int row = (tile / s.column_tiles * kCluster + rank) * Traits::TM;
-    const int column = tile % s.column_tiles * Traits::TN + part;
-    for (int step = 0; step < s.steps; ++step) {
-      uint64_t* const full = plan.full(stage);
-      uint8_t* const w = plan.w(stage) + part * 128;
-      hopper::barrier_wait(plan.empty(stage), parity);
-      hopper::barrier_expect(full, Traits::kStage);
-      hopper::load_box(a_map, full, plan.a(stage), step * Traits::kStep, row);
-      if (Traits::kHalves || step % kCluster == rank) {
-        if constexpr (Traits::kDealt)
-          hopper::load_blocks_everywhere(w_map, full, w, step * Traits::kStep, column / 32, kBoth);
-        else
-          hopper::load_box_everywhere(w_map, full, w, step * Traits::kStep, column, kBoth);
+struct Copier {
+  const CUtensorMap *a_map, *w_map;
+  const ProductShape& s;
+  const SharedPlan<Traits>& plan;
+  ClusterPlace<Traits> place;
+
+  // A step of a tile that begins at this column, and at this row: their divisions are not for every step.
+  __device__ __forceinline__ void weights(int stage, int tile_column, int step) const {
+    const int part = Traits::kHalves ? place.above * Traits::kBoxW : 0;
+    if (!Traits::kHalves && step % kAbove != place.above) return;
+    const int column = tile_column + part;
+    uint8_t* const to = plan.w(stage) + part * 128;
+    if constexpr (Traits::kDealt)
+      hopper::load_blocks_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 32,
+                                     place.same_columns());
+    else
+      hopper::load_box_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column,
+                                  place.same_columns());
+  }
+  __device__ __forceinline__ void rows(int stage, int tile_row, int step) const {
+    const int part = place.beside * Traits::kBoxA, row = tile_row + part;
+    uint8_t* const to = plan.a(stage) + part * 128;
+    if constexpr (Traits::kBeside > 1)
+      hopper::load_box_everywhere(a_map, plan.full(stage), to, step * Traits::kStep, row, place.same_rows());
+    else
+      hopper::load_box(a_map, plan.full(stage), to, step * Traits::kStep, row);
+  }
+  __device__ __forceinline__ void run(bool steady) const {
+    const int first = blockIdx.x / Traits::kCluster, stride = gridDim.x / Traits::kCluster;
+    int ahead = steady && first < s.tiles ? min(Traits::kStages, s.steps) : 0;  // steps begun already
+    for (int step = 0; step < ahead; ++step) {
+      hopper::barrier_expect(plan.full(step), Traits::kStage);
+      weights(step, place.column(s, first), step);
+    }
+    wait_for_before();
+    let_next_start();  // not before: what the next one reads early must have been written by then
+    int stage = 0;
+    uint32_t parity = 1;  // a fresh barrier counts as passed
+    for (int tile = first; tile < s.tiles; tile += stride) {
+      const int row = place.row(s, tile), column = place.column(s, tile);
+      for (int step = 0; step < s.steps; ++step) {
+        if (ahead > 0) {
+          --ahead;
+        } else {
+          hopper::barrier_wait(plan.empty(stage), parity);
+          hopper::barrier_expect(plan.full(stage), Traits::kStage);
+          weights(stage, column, step);
+        }
+        rows(stage, row, step);
+        if (++stage == Traits::kStages) stage = 0, parity ^= 1;
       }
-      if (++stage == Traits::kStages) stage = 0, parity ^= 1;
     }
   }
-}
+};
 
 // The accumulators of one tile; steps counted from `first` over all tiles of the block.
 template <class Traits>
 __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2], const ProductShape& s,
                                          const SharedPlan<Traits>& plan, int first, int group) {
   using In = typename Traits::In;
-  const auto release = [&](int stage) {  // to both blocks, whose copies go to both
-    if (threadIdx.x % kWarpgroup < kCluster)
-      hopper::barrier_arrive(plan.empty(stage), threadIdx.x % kWarpgroup);
+  const bool releasing = threadIdx.x % kWarpgroup < Traits::kSharers;
+  const uint32_t sharer = ClusterPlace<Traits>().sharer(threadIdx.x % kWarpgroup);
+  const auto release = [&](int stage) {  // to all blocks whose copies come here
+    if (releasing) hopper::barrier_arrive(plan.empty(stage), sharer);
   };
   int stage = first % Traits::kStages, before = 0;
   uint32_t parity = (first / Traits::kStages) & 1;
@@ -144,23 +203,22 @@ __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2
 template <class Traits, class Tail>
 __device__ __forceinline__ void compute_tiles(const ProductShape& s, const SharedPlan<Traits>& plan,
                                               const typename Tail::Params& params) {
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, stride = gridDim.x / kCluster;
-  const int rank = static_cast<int>(hopper::cluster_rank());
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, stride = gridDim.x / Traits::kCluster;
+  const ClusterPlace<Traits> cluster;
   if (group == 1) hopper::named_arrive(1, 2 * kWarpgroup);
   int first = group * s.steps;
-  for (int tile = blockIdx.x / kCluster + group * stride; tile < s.tiles;
+  for (int tile = blockIdx.x / Traits::kCluster + group * stride; tile < s.tiles;
        tile += 2 * stride, first += 2 * s.steps) {
     TilePlace place;
-    place.row = (tile / s.column_tiles * kCluster + rank) * Traits::TM;
-    place.column = tile % s.column_tiles * Traits::TN;
+    place.row = cluster.row(s, tile), place.column = cluster.column(s, tile);
     place.thread = threadIdx.x % kWarpgroup, place.group = group, place.shared = plan.tail(group);
     place.sync();  // the tail before has read its part of shared memory
-    if (place.row < s.rows) Tail::template prepare<Traits>(s, place, params);
+    if (place.row < s.rows && place.column < s.columns) Tail::template prepare<Traits>(s, place, params);
     float acc[Traits::MM][Traits::TN / 2];
     hopper::named_sync(1 + group, 2 * kWarpgroup);
     multiply<Traits>(acc, s, plan, first, group);
     place.sync();
-    if (place.row < s.rows) Tail::template apply<Traits>(acc, s, place, params);
+    if (place.row < s.rows && place.column < s.columns) Tail::template apply<Traits>(acc, s, place, params);
   }
 }
 
@@ -169,7 +227,7 @@ __device__ __forceinline__ void compute_tiles(const ProductShape& s, const Share
 template <class Traits, class Tail>
 __global__ void __launch_bounds__(kProductThreads, 1)
     product_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
-                   const ProductShape shape, const typename Tail::Params params) {
+                   const ProductShape shape, const bool steady, const typename Tail::Params params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t raw[];
   const SharedPlan<Traits> plan(raw);
@@ -177,22 +235,23 @@ __global__ void __launch_bounds__(kProductThreads, 1)
     hopper::prefetch_map(&a_map), hopper::prefetch_map(&w_map);
     for (int stage = 0; stage < Traits::kStages; ++stage) {
       hopper::barrier_init(plan.full(stage), 1);
-      hopper::barrier_init(plan.empty(stage), kCluster);
+      hopper::barrier_init(plan.empty(stage), Traits::kSharers);
     }
     hopper::barriers_ready();
   }
   hopper::cluster_sync();
-  let_next_start();
-  wait_for_before();
   if (threadIdx.x < kWarpgroup) {
     hopper::give_registers<40>();
-    if (threadIdx.x == 0) copy_tiles<Traits>(&a_map, &w_map, shape, plan);
+    if (threadIdx.x == 0) Copier<Traits>{&a_map, &w_map, shape, plan, {}}.run(steady);
   } else {
     hopper::take_registers<232>();
+    wait_for_before();
     compute_tiles<Traits, Tail>(shape, plan, params);
   }
   __syncwarp();
-  hopper::cluster_sync();  // the other block may still write here
+  hopper::cluster_sync();  // the others may still write here
+#else
+  __trap();  // built for another GPU than product_device() lets through
 #endif
 }
 
@@ -200,34 +259,39 @@ __global__ void __launch_bounds__(kProductThreads, 1)
 
 // How the copy engine sees a matrix (rows, K): boxes of box_rows rows of 128 bytes, zeros beyond the edges.
 cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
-                       int box_rows, bool dealt = false);
+                       int box_rows, bool dealt);
 int processors();  // of the current device
-// Lets a kernel have this much shared memory, once for each device.
-cudaError_t allow_shared(const void* kernel, int bytes, std::atomic<uint64_t>& devices);
+// How many clusters of this kernel the current device holds at once; asked for once a device, in `known`.
+// Lets the kernel have its shared memory first.
+cudaError_t clusters_at_once(const void* kernel, int shared, int cluster,
+                             std::atomic<int> (&known)[kMaxDevices], int* clusters);
 
 template <class Traits, class Tail>
 cudaError_t launch_product(const Product& p, const typename Tail::Params& params, cudaStream_t stream) {
   const auto kernel = product_kernel<Traits, Tail>;
-  static std::atomic<uint64_t> prepared;  // a bit for each device
-  if (const cudaError_t e = allow_shared(reinterpret_cast<const void*>(kernel), Traits::kShared, prepared);
+  static std::atomic<int> known[kMaxDevices];
+  int clusters = 0;
+  if (const cudaError_t e = clusters_at_once(reinterpret_cast<const void*>(kernel), Traits::kShared,
+                                             Traits::kCluster, known, &clusters);
       e != cudaSuccess)
     return e;
+  constexpr int kColumns = Traits::kBeside * Traits::TN, kRows = kAbove * Traits::TM;  // of a cluster
   ProductShape s;
   s.rows = static_cast<int>(p.sizes.rows()), s.columns = static_cast<int>(p.sizes.outputs);
   s.steps = static_cast<int>((p.sizes.inputs + Traits::kStep - 1) / Traits::kStep);
-  s.column_tiles = (s.columns + Traits::TN - 1) / Traits::TN;
-  s.tiles = (s.rows + kCluster * Traits::TM - 1) / (kCluster * Traits::TM) * s.column_tiles;
+  s.column_tiles = (s.columns + kColumns - 1) / kColumns;
+  s.tiles = (s.rows + kRows - 1) / kRows * s.column_tiles;
   CUtensorMap a, w;
-  if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::TM);
+  if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::kBoxA, false);
       e != cudaSuccess)
     return e;
   if (const cudaError_t e =
-          tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::kBox, Traits::kDealt);
+          tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::kBoxW, Traits::kDealt);
       e != cudaSuccess)
     return e;
-  const int blocks = kCluster * (s.tiles < processors() / kCluster ? s.tiles : processors() / kCluster);
-  return launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kProductThreads), Traits::kShared, stream,
-                kCluster, a, w, s, params);
+  const unsigned blocks = static_cast<unsigned>(Traits::kCluster * (s.tiles < clusters ? s.tiles : clusters));
+  return launch(kernel, dim3(blocks), dim3(kProductThreads), Traits::kShared, stream, Traits::kCluster, a, w,
+                s, p.steady, params);
 }
 
 // Calls f.template operator()<In>() for the dtype of a product.
@@ -239,28 +303,39 @@ cudaError_t with_input(Dtype dtype, const F& f) {
   return cudaErrorNotSupported;
 }
 
-// Calls f.template operator()<TM, TN>() for a tile: product_tile() has the same list. Those whose columns can
-// be dealt out need a multiple of 32 of them.
+// Calls f.template operator()<TN, Beside>() for a tile: product_tile() has the same list. Those whose columns
+// can be dealt out need a multiple of 32 of them.
 template <class F>
 cudaError_t with_tile(int index, const F& f) {
   switch (index) {
     case 0:
-      return f.template operator()<128, 192>();
+      return f.template operator()<192, 1>();
     case 1:
-      return f.template operator()<128, 144>();
+      return f.template operator()<144, 1>();
     case 2:
-      return f.template operator()<128, 128>();
+      return f.template operator()<128, 1>();
     case 3:
-      return f.template operator()<128, 96>();
+      return f.template operator()<96, 1>();
+    case 4:
+      return f.template operator()<192, 2>();
+    case 5:
+      return f.template operator()<144, 2>();
+    case 6:
+      return f.template operator()<96, 2>();
     default:
       return cudaErrorInvalidValue;
   }
 }
 
-template <class In, int TM, int TN>
-using DealtTraits = ProductTraits<In, TM, TN, TN % 32 == 0>;
+constexpr int kTileRows = 128;
+template <class In, int TN, int Beside>
+using DealtTraits = ProductTraits<In, kTileRows, TN, Beside, TN % 32 == 0>;
+
+inline bool aligned_to(const void* p, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+}
 
 // The tile asked for, or the best for the sizes; an index. -1 where the sizes do not allow the one asked for.
-int tile_of(const Product& product, bool dealt);
+int tile_of(const Product& product, bool dealt, int widest = 192);
 
 }  // namespace pom::kernels

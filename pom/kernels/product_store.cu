@@ -8,8 +8,8 @@ cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
   using Tail = StoreTailOf<In, Out>;
   const typename Tail::Params params{affine_of(p), static_cast<Out*>(t.out), static_cast<Wide<In>*>(t.before),
                                      t.out_scale, t.activation == Activation::gelu};
-  return with_tile(tile_of(p, true), [&]<int TM, int TN>() {
-    return launch_product<DealtTraits<In, TM, TN>, Tail>(p, params, stream);
+  return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
+    return launch_product<DealtTraits<In, TN, Beside>, Tail>(p, params, stream);
   });
 }
 
@@ -17,6 +17,7 @@ cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
 
 cudaError_t product_store(const Product& p, const StoreTail& t, cudaStream_t stream) {
   if (!product_supported(p) || !t.out) return cudaErrorNotSupported;
+  if (!(aligned_to(t.out, 16) && aligned_to(t.before, 16))) return cudaErrorMisalignedAddress;
   if (p.sizes.rows() == 0) return cudaSuccess;
   if (p.dtype == Dtype::bf16 && t.out_dtype == Dtype::bf16)
     return store<__nv_bfloat16, __nv_bfloat16>(p, t, stream);

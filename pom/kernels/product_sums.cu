@@ -4,13 +4,13 @@
 namespace pom::kernels {
 namespace {
 
-template <class In, int Order, int TM, int TN>
+template <class In, int Order, int TN, int Beside>
 cudaError_t sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
   static_assert(TN % sums_block(Order) == 0);
   using Tail = SumsTailOf<In, Order>;
   const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs), t.visible, t.partial,
                                      static_cast<Wide<In>*>(t.before)};
-  return launch_product<ProductTraits<In, TM, TN, false>, Tail>(p, params, stream);
+  return launch_product<ProductTraits<In, kTileRows, TN, Beside, false>, Tail>(p, params, stream);
 }
 
 }  // namespace
@@ -19,18 +19,18 @@ template <class In>
 cudaError_t sums_of_order(const Product& p, const SumsTail& t, cudaStream_t stream) {
   switch (t.order) {
     case 1:
-      return sums<In, 1, 128, 192>(p, t, stream);
+      return sums<In, 1, 192, 1>(p, t, stream);
     case 2:
       return with_tile(tile_of(p, false),
-                       [&]<int TM, int TN>() { return sums<In, 2, TM, TN>(p, t, stream); });
+                       [&]<int TN, int Beside>() { return sums<In, 2, TN, Beside>(p, t, stream); });
     case 3:
-      return sums<In, 3, 128, 192>(p, t, stream);
+      return sums<In, 3, 192, 1>(p, t, stream);
     case 4:
-      return sums<In, 4, 128, 192>(p, t, stream);
+      return sums<In, 4, 192, 1>(p, t, stream);
     case 6:
-      return sums<In, 6, 128, 192>(p, t, stream);
+      return sums<In, 6, 192, 1>(p, t, stream);
     case 8:
-      return sums<In, 8, 128, 192>(p, t, stream);
+      return sums<In, 8, 192, 1>(p, t, stream);
     default:
       return cudaErrorNotSupported;
   }
@@ -39,6 +39,7 @@ cudaError_t sums_of_order(const Product& p, const SumsTail& t, cudaStream_t stre
 cudaError_t product_sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
   if (!product_supported(p) || !t.partial || !sums_order(t.order)) return cudaErrorNotSupported;
   if (p.sizes.outputs % (8 * t.order) != 0) return cudaErrorNotSupported;
+  if (!(aligned_to(t.before, 4))) return cudaErrorMisalignedAddress;
   if (p.sizes.rows() == 0) return cudaSuccess;
   return with_input(p.dtype, [&]<class In>() { return sums_of_order<In>(p, t, stream); });
 }

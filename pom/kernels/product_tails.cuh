@@ -14,8 +14,9 @@ constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 template <class In>
 using Wide = std::conditional_t<kScaled<In>, __nv_bfloat16, In>;
 
-// ---- activations: in a tail every instruction counts. Beside bf16 and fp8 the tensor cores' neighbour, the
-// hardware's tanh (2^-11), is exact enough: its error is an eighth of a rounding. Beside fp16 it is not. ----
+// ---- activations: in a tail every instruction counts. Beside bf16 and fp8 they use the hardware's tanh,
+// which is off by up to 2^-11: of a sigmoid at most 2.5e-4 and of a GELU 2.5e-4 |x|, an eighth of a bf16
+// rounding of what an open gate lets through. Beside fp16 that would show. ----
 
 __device__ __forceinline__ float fast_tanh(float x) {
   float y;
@@ -48,8 +49,9 @@ inline Affine affine_of(const Product& p) {
   return {p.bias, p.a_scale, p.w_scale};
 }
 
+// Not the read-only cache: the kernel before may be writing it while this one starts.
 __device__ __forceinline__ float2 pair_at(const float* p, int column) {
-  return __ldg(reinterpret_cast<const float2*>(p + column));
+  return *reinterpret_cast<const float2*>(p + column);
 }
 
 // While the other warpgroup multiplies, what belongs to the tile's columns comes into shared memory: bias,
@@ -63,7 +65,7 @@ __device__ __forceinline__ void prepare_columns(const ProductShape& s, const Til
     const bool inside = column < s.columns;
     at.shared[c] = inside && f.bias ? __ldg(f.bias + column) : 0;
     if constexpr (kScaled<typename Traits::In>) at.shared[TN + c] = inside ? __ldg(f.w_scale + column) : 1;
-    if (own) at.shared[2 * TN + c] = inside ? __ldg(own + column) : 0;
+    if (own) at.shared[2 * TN + c] = inside ? own[column] : 0;
   }
 }
 template <class Traits>
@@ -88,7 +90,7 @@ struct ColumnPair {
 };
 template <class In>
 __device__ __forceinline__ float row_scale_of(const Affine& f, int row, bool inside) {
-  if constexpr (kScaled<In>) return inside ? __ldg(f.a_scale + row) : 1.0f;
+  if constexpr (kScaled<In>) return inside ? f.a_scale[row] : 1.0f;
   return 1.0f;
 }
 
@@ -226,7 +228,7 @@ struct StoreTailOf {
     if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain());
     Activated f;
     f.inverse = 1, f.with_gelu = p.gelu;
-    if constexpr (kScaled<Out>) f.inverse = 1.0f / __ldg(p.out_scale);
+    if constexpr (kScaled<Out>) f.inverse = 1.0f / *p.out_scale;
     store_tile<Traits>(acc, s, at, p.affine, p.out, f);
   }
 };
@@ -252,6 +254,7 @@ struct GateTailOf {
     Out* out;
     Wide<In>* before;
     const float* out_scale;
+    const float* partial;  // sums of tiles instead of H: see gate_takes_sums()
   };
   __device__ static bool one_run(const ProductShape& s, const TilePlace& at, const Params& p, int TM) {
     return p.runs.of(at.row) == p.runs.of(min(at.row + TM, s.rows) - 1);
@@ -259,7 +262,16 @@ struct GateTailOf {
   template <class Traits>
   __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
     const float* H = p.H + static_cast<int64_t>(p.runs.of(at.row)) * s.columns;
-    prepare_columns<Traits>(s, at, p.affine, one_run(s, at, p, Traits::TM) ? H : nullptr);
+    prepare_columns<Traits>(s, at, p.affine, !p.partial && one_run(s, at, p, Traits::TM) ? H : nullptr);
+    if (!p.partial) return;
+    const int sequence = at.row / p.runs.tokens, tiles = p.runs.tokens / kTileRows;
+    const float* sums = p.partial + static_cast<int64_t>(sequence * tiles + sequence) * s.columns + at.column;
+    for (int c = at.thread; c < Traits::TN && at.column + c < s.columns; c += kWarpgroup) {
+      float total = 0;
+#pragma unroll 4
+      for (int t = 0; t < tiles; ++t) total += sums[static_cast<int64_t>(t) * s.columns + c];
+      at.shared[2 * Traits::TN + c] = total / static_cast<float>(p.runs.tokens);
+    }
   }
   // With One the whole tile is of one run.
   template <bool One, class Traits>
@@ -280,7 +292,7 @@ struct GateTailOf {
       if constexpr (!One) h = read(row(mm, half), column, column < columns);
       v = make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
       if constexpr (kScaled<Out>) {
-        const float i = One ? inverse : 1.0f / __ldg(out_scale + row(mm, half) / runs.tokens);
+        const float i = One ? inverse : 1.0f / out_scale[row(mm, half) / runs.tokens];
         v.x *= i, v.y *= i;
       }
       return v;
@@ -289,7 +301,7 @@ struct GateTailOf {
   template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     Gated<One, Traits> f{p.H, p.out_scale, p.runs, at, s.rows, s.columns, 1};
-    if constexpr (kScaled<Out> && One) f.inverse = 1.0f / __ldg(p.out_scale + at.row / p.runs.tokens);
+    if constexpr (kScaled<Out> && One) f.inverse = 1.0f / p.out_scale[at.row / p.runs.tokens];
     store_tile<Traits>(acc, s, at, p.affine, p.out, f);
   }
   template <class Traits, class Acc>
@@ -319,18 +331,29 @@ struct ResidualTailOf {
   __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
     const float* gate = p.gate + at.row / p.tokens * p.gate_stride;
     prepare_columns<Traits>(s, at, p.affine, one_sequence(s, at, p, Traits::TM) ? gate : nullptr);
+    static_assert(Traits::TM == kWarpgroup);
+    const int row = at.row + at.thread;  // the tile of x comes into the cache while we multiply
+    if (row >= s.rows) return;
+    for (int c = at.column; c < min(at.column + Traits::TN, s.columns); c += 32)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(p.x + static_cast<int64_t>(row) * s.columns + c));
   }
+  // Groups of columns whose reads are under way together: as many as the registers allow.
+  template <class Traits>
+  static constexpr int kTogether = Traits::TN == 144   ? (kScaled<In> ? 3 : 6)
+                                   : kScaled<In>       ? 4
+                                   : Traits::TN == 128 ? 8
+                                                       : Traits::TN / 8;
+
   // With One the whole tile is of one sequence.
   template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
-    constexpr int kTogether = Traits::kDealt ? 4 : 3;  // groups, whose reads are under way together
-    static_assert(kGroups % kTogether == 0);
+    constexpr int MM = Traits::MM, kGroups = Traits::TN / 8, kSome = kTogether<Traits>;
+    static_assert(kGroups % kSome == 0);
 #pragma unroll
-    for (int first = 0; first < kGroups; first += kTogether)
+    for (int first = 0; first < kGroups; first += kSome)
 #pragma unroll
       for (int mm = 0; mm < MM; ++mm) {
-        float2 values[2][kTogether];
+        float2 values[2][kSome];
 #pragma unroll
         for (int half = 0; half < 2; ++half) read<Traits>(values[half], s, at, p, mm, half, first);
 #pragma unroll
@@ -338,7 +361,7 @@ struct ResidualTailOf {
           const int row = min(at.row_of(mm, half), s.rows - 1);
           const float scale = row_scale_of<In>(p.affine, row, true);
 #pragma unroll
-          for (int g = 0; g < kTogether; ++g) {
+          for (int g = 0; g < kSome; ++g) {
             const float* v = &acc[mm][4 * (first + g) + 2 * half];
             const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
             const float2 y = ColumnPair<Traits>(at, first + g).of(v[0], v[1], scale);
@@ -353,35 +376,42 @@ struct ResidualTailOf {
       }
   }
   // A row's pairs of some groups: eight columns in a row where they are dealt out, else pairs apart.
-  template <class Traits, int Together>
-  __device__ static void read(float2 (&values)[Together], const ProductShape& s, const TilePlace& at,
+  template <class Traits, int Count>
+  __device__ static void read(float2 (&values)[Count], const ProductShape& s, const TilePlace& at,
                               const Params& p, int mm, int half, int first) {
-    const int row = at.row_of(mm, half), c = at.column + at.offset_of<Traits::kDealt>(first);
-    const float* x = p.x + static_cast<int64_t>(row) * s.columns + c;
-    if constexpr (Traits::kDealt) {
-      if (row >= s.rows || c >= s.columns) return;
-      const float4 low = *reinterpret_cast<const float4*>(x), high = *reinterpret_cast<const float4*>(x + 4);
-      values[0] = make_float2(low.x, low.y), values[1] = make_float2(low.z, low.w);
-      values[2] = make_float2(high.x, high.y), values[3] = make_float2(high.z, high.w);
-    } else {
+    const int row = at.row_of(mm, half);
+    const float* const x = p.x + static_cast<int64_t>(row) * s.columns;
 #pragma unroll
-      for (int g = 0; g < Together; ++g)
-        if (row < s.rows && c + 8 * g < s.columns) values[g] = *reinterpret_cast<const float2*>(x + 8 * g);
+    for (int g = 0; g < Count; g += Traits::kDealt ? 4 : 1) {
+      const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
+      if (row >= s.rows || c >= s.columns) continue;
+      if constexpr (Traits::kDealt) {
+        const float4 low = *reinterpret_cast<const float4*>(x + c);
+        const float4 high = *reinterpret_cast<const float4*>(x + c + 4);
+        values[g] = make_float2(low.x, low.y), values[g + 1] = make_float2(low.z, low.w);
+        values[g + 2] = make_float2(high.x, high.y), values[g + 3] = make_float2(high.z, high.w);
+      } else {
+        values[g] = *reinterpret_cast<const float2*>(x + c);
+      }
     }
   }
-  template <class Traits, int Together>
-  __device__ static void write(const float2 (&values)[Together], const ProductShape& s, const TilePlace& at,
+  template <class Traits, int Count>
+  __device__ static void write(const float2 (&values)[Count], const ProductShape& s, const TilePlace& at,
                                const Params& p, int mm, int half, int first) {
-    const int row = at.row_of(mm, half), c = at.column + at.offset_of<Traits::kDealt>(first);
-    float* x = p.x + static_cast<int64_t>(row) * s.columns + c;
-    if constexpr (Traits::kDealt) {
-      if (row >= s.rows || c >= s.columns) return;
-      *reinterpret_cast<float4*>(x) = make_float4(values[0].x, values[0].y, values[1].x, values[1].y);
-      *reinterpret_cast<float4*>(x + 4) = make_float4(values[2].x, values[2].y, values[3].x, values[3].y);
-    } else {
+    const int row = at.row_of(mm, half);
+    float* const x = p.x + static_cast<int64_t>(row) * s.columns;
 #pragma unroll
-      for (int g = 0; g < Together; ++g)
-        if (row < s.rows && c + 8 * g < s.columns) *reinterpret_cast<float2*>(x + 8 * g) = values[g];
+    for (int g = 0; g < Count; g += Traits::kDealt ? 4 : 1) {
+      const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
+      if (row >= s.rows || c >= s.columns) continue;
+      if constexpr (Traits::kDealt) {
+        *reinterpret_cast<float4*>(x + c) =
+            make_float4(values[g].x, values[g].y, values[g + 1].x, values[g + 1].y);
+        *reinterpret_cast<float4*>(x + c + 4) =
+            make_float4(values[g + 2].x, values[g + 2].y, values[g + 3].x, values[g + 3].y);
+      } else {
+        *reinterpret_cast<float2*>(x + c) = values[g];
+      }
     }
   }
   template <class Traits, class Acc>

@@ -74,7 +74,9 @@ std::unique_ptr<Graph> capture(const std::function<void()>& evaluate, c10::Devic
 
 class Evaluations final : public GraphedEvaluations {
  public:
-  explicit Evaluations(c10::Device device) : device_(device) {}
+  Evaluations(c10::Device device, GraphWeights weights) : device_(device) {
+    if (weights == GraphWeights::frozen) relaid_.emplace(ops::RelaidWeights::Kind::frozen);
+  }
   ~Evaluations() override { wait(); }
 
   void run(int key, const std::function<void()>& evaluate) override {
@@ -88,7 +90,7 @@ class Evaluations final : public GraphedEvaluations {
 
   void run_once(const std::function<void()>& evaluate) override {
     const c10::cuda::CUDAGuard guard(device_);
-    const ops::RelaidWeights::Use use(relaid_);
+    const Copies copies(relaid_);
     evaluate();
   }
 
@@ -103,12 +105,14 @@ class Evaluations final : public GraphedEvaluations {
   // On a stream of its own, where capturing is allowed: libraries set themselves up for a stream when they
   // first see it, which must not happen in a capture. The result of this evaluation counts.
   void run_first(int key, const std::function<void()>& evaluate) {
-    const ops::RelaidWeights::Use use(relaid_);
+    const Copies copies(relaid_);
     c10::cuda::getCurrentCUDAStream().synchronize();
     if (!side_) side_ = c10::cuda::getStreamFromPool(false, device_.index());
     const c10::cuda::CUDAStreamGuard on_side(*side_);
     evaluate();
     side_->synchronize();
+    // The activations of training are most of its memory: the graph takes it again.
+    if (!relaid_) c10::cuda::CUDACachingAllocator::emptyCache();
     std::unique_ptr<Graph> graph = capture(evaluate, device_.index(), pool_);
     if (graph == nullptr) pool_ = at::cuda::graph_pool_handle();
     graphs_[key] = std::move(graph);
@@ -123,8 +127,16 @@ class Evaluations final : public GraphedEvaluations {
     }
   }
 
+  using MaybeRelaid = std::optional<ops::RelaidWeights>;
+  struct Copies {  // of the weights: ours, or where there are none those of all
+    explicit Copies(MaybeRelaid& relaid) {
+      if (relaid) use.emplace(*relaid);
+    }
+    std::optional<ops::RelaidWeights::Use> use;
+  };
+
   c10::Device device_;
-  ops::RelaidWeights relaid_{ops::RelaidWeights::Kind::frozen};
+  MaybeRelaid relaid_;
   std::optional<c10::cuda::CUDAStream> side_;
   // Graphs share their working memory: no two run at a time, and nothing in it lives on after one.
   Pool pool_ = at::cuda::graph_pool_handle();
@@ -133,8 +145,8 @@ class Evaluations final : public GraphedEvaluations {
 
 }  // namespace
 
-std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device) {
-  return std::make_unique<Evaluations>(device);
+std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device, GraphWeights weights) {
+  return std::make_unique<Evaluations>(device, weights);
 }
 
 }  // namespace pom::models

@@ -1,5 +1,6 @@
-// Private to the room: the evaluations of a network on CUDA as graphs, one launch each. What an evaluation
-// reads and writes are buffers that stay where they are from one call to the next.
+// For those who run a network again and again on CUDA (Denoiser, train::Learner): its evaluations as graphs,
+// one launch each. What an evaluation reads and writes are buffers that stay where they are from one call to
+// the next.
 #pragma once
 
 #include <functional>
@@ -24,8 +25,10 @@ class GraphedEvaluations {
   virtual void drop() = 0;
 };
 
-// The weights that the evaluations read must never change: their copies for the kernels are kept here.
-// There in CUDA builds only.
-std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device);
+// Of weights that never change the copies for the kernels are kept here; of those that do (in place) they are
+// made in every evaluation. There in CUDA builds only.
+enum class GraphWeights { frozen, changing };
+std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device,
+                                              GraphWeights weights = GraphWeights::frozen);
 
 }  // namespace pom::models

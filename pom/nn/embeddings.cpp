@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -39,9 +41,22 @@ at::Tensor position_code(std::int64_t rows, std::int64_t columns, std::int64_t d
   return at::cat({x, y}, 2).reshape({rows * columns, dim}).to(dtype);
 }
 
+namespace {
+
+// Where t is: the host would have to wait for it.
+at::Tensor time_features_there(const at::Tensor& t, std::int64_t dim) {
+  const at::Tensor i = at::arange(dim / 2, t.options().dtype(at::kDouble));
+  const at::Tensor frequency = (i * (-2 * std::log(1000.0) / static_cast<double>(dim))).exp();
+  const at::Tensor angle = (t.to(at::kDouble) * 1000).unsqueeze(1) * frequency;
+  return at::cat({angle.cos(), angle.sin()}, 1).to(t.scalar_type());
+}
+
+}  // namespace
+
 at::Tensor time_features(const at::Tensor& t, std::int64_t dim) {
   check(t.dim() == 1, "time_features: t: expected shape (B), got ", t.sizes());
   check(dim >= 2 && dim % 2 == 0, "time_features: dim: expected an even number, got ", dim);
+  if (!t.is_cpu()) return time_features_there(t, dim);
   const at::Tensor times = t.to(at::kCPU, at::kDouble).contiguous();
   at::Tensor features = at::empty({t.size(0), dim}, at::kDouble);
   double* out = features.data_ptr<double>();

@@ -35,6 +35,8 @@ inline kernels::Dtype kernel_dtype(const at::Tensor& t) {
 }
 
 inline void check_launch(const char* op, cudaError_t status) {
+  if (status != cudaSuccess)
+    static_cast<void>(cudaGetLastError());  // or torch's next launch is blamed for it
   check(status == cudaSuccess, op, ": the kernel could not be started: ", cudaGetErrorString(status));
 }
 

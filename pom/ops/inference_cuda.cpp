@@ -1,13 +1,17 @@
 // Rows are tokens of the whole batch. A half is a pass over the stream and two or three products, each with
-// what follows it in its own kernel; between them only what the next product reads.
+// what follows it in its own kernel; between them only what the next product reads. Few rows have kernels of
+// their own (pom/kernels/rows.h), which take the norm of the stream themselves.
 #include "pom/ops/inference_cuda.h"
 
 #include <ATen/ATen.h>
 
 #include "pom/kernels/product.h"
+#include "pom/kernels/product_scan.h"
+#include "pom/kernels/rows.h"
 #include "pom/kernels/stream.h"
 #include "pom/ops/cuda_launch.h"
 #include "pom/ops/relaid.h"
+#include "pom/ops/tuning_cuda.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -40,6 +44,19 @@ bool has_product(const at::Tensor& x, const at::Tensor& weight, Dtype dtype) {
   return weight.is_contiguous() && p.sizes.rows() > 0 && p.sizes.outputs % 8 == 0 &&
          kernels::product_supported(p);
 }
+// Few rows have kernels for any sizes, on any GPU of compute capability 8.0 and newer.
+bool few(const at::Tensor& x, const at::Tensor& weight) {
+  kernels::RowsProduct p;
+  p.sizes = {x.size(0), x.size(1), weight.size(1), weight.size(0)};
+  p.a = p.w = weight.const_data_ptr();
+  return half_precision(weight) && weight.is_contiguous() && kernels::rows_supported(p);
+}
+bool few_sums(const at::Tensor& x, const at::Tensor& weight, std::int64_t order) {
+  return few(x, weight) && order <= kernels::kMostRowsOrder;
+}
+bool has_rows(const at::Tensor& x, const at::Tensor& weight, Dtype dtype) {
+  return few(x, weight) || has_product(x, weight, dtype);
+}
 bool has_sums(std::int64_t batch, std::int64_t order, std::int64_t D) {
   constexpr std::int64_t most = 65535;  // a grid's height
   return order <= kMaxFusedOrder && kernels::sums_order(static_cast<int>(order)) && D % 8 == 0 &&
@@ -64,7 +81,7 @@ bool has_products(const char* op, const at::Tensor& x, std::initializer_list<at:
                   const Fp8& fp8) {
   bool all = others;
   for (const at::Tensor& weight : weights)
-    all = all && half_precision(weight) && has_product(x, weight, detail::kernel_dtype(weight)) &&
+    all = all && half_precision(weight) && has_rows(x, weight, detail::kernel_dtype(weight)) &&
           (!fp8.asked() || (weight.scalar_type() == at::kBFloat16 && has_product(x, weight, Dtype::e4m3)));
   check(all || !fp8.asked(), op,
         ": fp8: expected a GPU of compute capability 9.0, bf16 weights of widths divisible by 16, and an ",
@@ -74,9 +91,18 @@ bool has_products(const char* op, const at::Tensor& x, std::initializer_list<at:
 
 // ---- the pieces ----
 
-// What a product reads: (B, N, K), in e4m3 with a scale of each row (B N).
+// What a product reads: (B, N, K), in e4m3 with a scale of each row (B N). Of few rows the stream itself,
+// whose norm the product takes.
 struct Rows {
   at::Tensor values, scale;
+  const Modulation* norm = nullptr;
+};
+
+// The stream of an operator, and whether its last launch was a product of few rows, behind which the next
+// may read its weights ahead.
+struct Queue {
+  cudaStream_t stream;
+  bool settled = false;
 };
 
 // A weight beside its bias, as the kernels read them.
@@ -103,11 +129,47 @@ kernels::Product product_of(const Rows& a, const Matrix& w) {
   return p;
 }
 
-// The modulated layer norm of the stream, as the next product wants it.
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_launch("capture", cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// A product of a network that samples takes the fastest tile; and in its graph, before which all copies of
+// its weights were made, it reads them early. `rehearse` is like `run` and does no harm.
+using Run = std::function<cudaError_t(const kernels::Product&)>;
+void launch(const char* op, kernels::Product p, const char* kind, cudaStream_t stream, const Run& run,
+            const Run& rehearse, int widest = 192) {
+  if (RelaidWeights::current().frozen()) {
+    tune(p, kind, widest, stream, rehearse);
+    p.steady = capturing(stream);
+  }
+  check_launch(op, run(p));
+}
+
+// As a product of few rows, if it is one.
+std::optional<kernels::RowsProduct> rows_of(const Rows& a, const Matrix& w, bool settled) {
+  kernels::RowsProduct p;
+  p.sizes = {a.values.size(0), a.values.size(1), a.values.size(2), w.weight.values.size(0)};
+  if (w.weight.scale.defined()) return {};  // e4m3
+  p.dtype = dtype_of(w.weight.values), p.settled = settled;
+  p.a = a.values.const_data_ptr(), p.w = w.weight.values.const_data_ptr();
+  p.bias = floats_of(w.bias.values);
+  if (a.norm)
+    p.norm = {floats_of(a.norm->scale), floats_of(a.norm->shift), a.norm->scale.stride(0),
+              static_cast<float>(a.norm->eps)};
+  return kernels::rows_supported(p) ? std::optional(p) : std::nullopt;
+}
+
+// The modulated layer norm of the stream, as the next products want it, of which this weight is one.
 Rows modulated_norm(const char* op, const at::Tensor& x, const Modulation& m, const at::Tensor& weight,
-                    Dtype dtype, cudaStream_t stream) {
+                    Dtype dtype, Queue& queue) {
+  const Rows itself{x, {}, &m};
+  if (dtype != Dtype::e4m3 && few(x, weight) && rows_of(itself, {{weight, {}}, {}}, false)) return itself;
+  queue.settled = false;
   const bool e4m3 = dtype == Dtype::e4m3;
-  Rows r{at::empty(x.sizes(), x.options().dtype(e4m3 ? at::kFloat8_e4m3fn : weight.scalar_type())), {}};
+  Rows r;
+  r.values = at::empty(x.sizes(), x.options().dtype(e4m3 ? at::kFloat8_e4m3fn : weight.scalar_type()));
   if (e4m3) r.scale = floats({x.size(0) * x.size(1)}, x);
   kernels::StreamNormParams p;
   p.batch = x.size(0), p.tokens = x.size(1), p.width = x.size(2);
@@ -115,12 +177,14 @@ Rows modulated_norm(const char* op, const at::Tensor& x, const Modulation& m, co
   p.scale = floats_of(m.scale), p.shift = floats_of(m.shift), p.stride = m.scale.stride(0);
   p.out_dtype = dtype, p.out = r.values.mutable_data_ptr();
   if (e4m3) p.row_scale = r.scale.mutable_data_ptr<float>();
-  check_launch(op, kernels::stream_norm(p, stream));
+  check_launch(op, kernels::stream_norm(p, queue.stream));
   return r;
 }
 
 Rows quantized(const char* op, const at::Tensor& x, cudaStream_t stream) {
-  Rows r{at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn)), floats({x.size(0) * x.size(1)}, x)};
+  Rows r;
+  r.values = at::empty(x.sizes(), x.options().dtype(at::kFloat8_e4m3fn));
+  r.scale = floats({x.size(0) * x.size(1)}, x);
   kernels::QuantizeParams p;
   p.rows = x.size(0) * x.size(1), p.width = x.size(2), p.dtype = detail::kernel_dtype(x);
   p.x = x.const_data_ptr(), p.out = r.values.mutable_data_ptr();
@@ -134,49 +198,104 @@ struct Means {
   kernels::Runs runs;
   at::Tensor H;
   at::Tensor largest;  // (B), fp8 only: a scale that fits every value of a sequence
+  at::Tensor partial;  // instead of H: the sums of tiles, which the gate adds up
 };
 
 struct Visibility {
   kernels::Runs runs;
   bool causal = false;
   std::int64_t window = 0;
-  at::Tensor visible;  // (B, n) bytes or undefined
+  at::Tensor visible;       // (B, n) bytes or undefined
+  bool sums = false;        // not means: of a whole sequence
+  bool gated_here = false;  // the queries are these tokens
 };
 
-Means means(const char* op, const Rows& context, const Matrix& ho, std::int64_t order, const Visibility& seen,
-            cudaStream_t stream) {
+// What a sum goes on from: (B, kD) over (B) tokens; and where the new one is left, if it is wanted.
+struct Running {
+  at::Tensor sum, count, total;
+};
+
+std::int64_t runs_of(std::int64_t tokens, std::int64_t run) {
+  return run == 0 ? 1 : (tokens + run - 1) / run;
+}
+
+Means few_means(const char* op, const kernels::RowsProduct& p, std::int64_t order, const Visibility& seen,
+                const Running& state, const at::Tensor& like, Queue& queue) {
+  const std::int64_t runs = runs_of(p.sizes.tokens, seen.runs.run_tokens);
+  Means m{seen.runs, floats({p.sizes.batch * runs, p.sizes.outputs}, like), {}, {}};
+  kernels::RowsSums tail;
+  tail.order = static_cast<int>(order), tail.runs = seen.runs, tail.causal = seen.causal;
+  if (seen.visible.defined()) tail.visible = seen.visible.const_data_ptr<std::uint8_t>();
+  tail.sum = floats_of(state.sum);
+  if (state.count.defined()) tail.count = state.count.const_data_ptr<std::int64_t>();
+  if (state.total.defined()) tail.total = state.total.mutable_data_ptr<float>();
+  tail.H = m.H.mutable_data_ptr<float>();
+  check_launch(op, kernels::rows_sums(p, tail, queue.stream));
+  queue.settled = true;
+  return m;
+}
+
+// Few rows have the weights in the paper's order, more in that of product_sums.
+Means means(const char* op, const Rows& context, const Dense& dense, Dtype dtype, std::int64_t order,
+            const Visibility& seen, Queue& queue) {
+  const bool plain =
+      dtype != Dtype::e4m3 && seen.window == 0 && few_sums(context.values, dense.weight, order);
+  const Matrix ho = matrix(dense, dtype, plain ? 0 : order);
+  if (plain)
+    return few_means(op, *rows_of(context, ho, queue.settled), order, seen, {}, context.values, queue);
+  queue.settled = false;
   const kernels::Product p = product_of(context, ho);
-  const std::int64_t n = p.sizes.tokens, run = seen.runs.run_tokens;
   const at::Tensor partial =
       floats({kernels::sums_slots(p.sizes, seen.runs), p.sizes.outputs}, context.values);
   kernels::SumsTail tail;
   tail.order = static_cast<int>(order), tail.runs = seen.runs;
   tail.partial = partial.mutable_data_ptr<float>();
   if (seen.visible.defined()) tail.visible = seen.visible.const_data_ptr<std::uint8_t>();
-  check_launch(op, kernels::product_sums(p, tail, stream));
+  const Run sums = [&](const kernels::Product& q) { return kernels::product_sums(q, tail, queue.stream); };
+  if (order == 2)
+    launch(op, p, "sums", queue.stream, sums, sums);
+  else
+    check_launch(op, sums(p));  // there is one tile
+  const bool whole = !seen.visible.defined() && !seen.sums && !seen.causal && p.dtype != Dtype::e4m3;
+  if (seen.gated_here && whole && kernels::gate_takes_sums(p.sizes, seen.runs))
+    return {seen.runs, {}, {}, partial};
 
-  const std::int64_t runs = run == 0 ? 1 : (n + run - 1) / run;
-  Means m{seen.runs, floats({p.sizes.batch * runs, p.sizes.outputs}, context.values), {}};
+  const std::int64_t runs = runs_of(p.sizes.tokens, seen.runs.run_tokens);
+  Means m{seen.runs, floats({p.sizes.batch * runs, p.sizes.outputs}, context.values), {}, {}};
   if (p.dtype == Dtype::e4m3) m.largest = floats({p.sizes.batch}, context.values);
-  const at::Tensor counts =
-      seen.visible.defined() ? seen.visible.sum(1, /*keepdim=*/false, at::kFloat) : at::Tensor();
+  at::Tensor counts;
+  if (seen.sums)  // divided by one, not by the number of rows
+    counts = at::ones({p.sizes.batch}, m.H.options());
+  else if (seen.visible.defined())
+    counts = seen.visible.sum(1, /*keepdim=*/false, at::kFloat);
   kernels::FoldParams fold;
   fold.sizes = p.sizes, fold.runs = seen.runs, fold.partial = partial.const_data_ptr<float>();
   fold.causal = seen.causal, fold.window = seen.window, fold.counts = floats_of(counts);
   fold.H = m.H.mutable_data_ptr<float>();
   if (m.largest.defined()) fold.largest = m.largest.mutable_data_ptr<float>();
-  check_launch(op, kernels::fold_sums(fold, stream));
+  check_launch(op, kernels::fold_sums(fold, queue.stream));
   return m;
 }
 
 // sigmoid(x W_se + b_se) H, for the product that follows: the sigmoid is at most 1, so the scale of H fits.
-Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m, cudaStream_t stream) {
+Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m, Queue& queue) {
+  const at::Tensor& weight = se.weight.values;
+  Rows r;
+  r.values = at::empty({queries.values.size(0), queries.values.size(1), weight.size(0)}, weight.options());
+  if (const auto few = rows_of(queries, se, queue.settled)) {
+    check_launch(op,
+                 kernels::rows_gate(*few, {m.runs, m.H.const_data_ptr<float>(), r.values.mutable_data_ptr()},
+                                    queue.stream));
+    queue.settled = true;
+    return r;
+  }
+  queue.settled = false;
   const kernels::Product p = product_of(queries, se);
-  Rows r{at::empty({p.sizes.batch, p.sizes.tokens, p.sizes.outputs}, queries.values.options()), {}};
   kernels::GateTail tail;
-  tail.runs = m.runs, tail.H = m.H.const_data_ptr<float>();
+  tail.runs = m.runs, tail.H = floats_of(m.H), tail.partial = floats_of(m.partial);
   tail.out_dtype = p.dtype, tail.out = r.values.mutable_data_ptr(), tail.out_scale = floats_of(m.largest);
-  check_launch(op, kernels::product_gate(p, tail, stream));
+  const Run run = [&](const kernels::Product& q) { return kernels::product_gate(q, tail, queue.stream); };
+  launch(op, p, "gate", queue.stream, run, run);
   if (m.largest.defined()) r.scale = m.largest.unsqueeze(1).expand({-1, p.sizes.tokens}).contiguous();
   return r;
 }
@@ -189,35 +308,62 @@ at::Tensor in_pairs(const at::Tensor& rows) {
 }
 
 void add_gated(const char* op, at::Tensor& x, const Rows& y, const Matrix& w, const at::Tensor& gates,
-               cudaStream_t stream) {
+               Queue& queue) {
+  if (const auto few = rows_of(y, w, queue.settled)) {
+    check_launch(
+        op, kernels::rows_residual(*few, {x.mutable_data_ptr<float>(), floats_of(gates), gates.stride(0)},
+                                   queue.stream));
+    queue.settled = true;
+    return;
+  }
+  queue.settled = false;
   const at::Tensor gate = in_pairs(gates);
   kernels::ResidualTail tail;
   tail.x = x.mutable_data_ptr(), tail.gate = floats_of(gate), tail.gate_stride = gate.stride(0);
-  check_launch(op, kernels::product_residual(product_of(y, w), tail, stream));
+  const Run run = [&](const kernels::Product& q) { return kernels::product_residual(q, tail, queue.stream); };
+  at::Tensor scratch;
+  const Run rehearse = [&](const kernels::Product& q) {  // adding up is not to be repeated
+    if (!scratch.defined()) scratch = at::zeros_like(x);
+    kernels::ResidualTail aside = tail;
+    aside.x = scratch.mutable_data_ptr();
+    return kernels::product_residual(q, aside, queue.stream);
+  };
+  launch(op, product_of(y, w), "residual", queue.stream, run, rehearse, kernels::kResidualWidest);
 }
 
 void store(const char* op, const Rows& a, const Matrix& w, kernels::Activation activation, at::Tensor& out,
-           const float* out_scale, cudaStream_t stream) {
+           const float* out_scale, Queue& queue) {
+  if (const auto few = rows_of(a, w, queue.settled)) {
+    const kernels::RowsStore tail{activation, dtype_of(out), out.mutable_data_ptr()};
+    check_launch(op, kernels::rows_store(*few, tail, queue.stream));
+    queue.settled = true;
+    return;
+  }
+  queue.settled = false;
   kernels::StoreTail tail;
   tail.activation = activation, tail.out_dtype = dtype_of(out);
   tail.out = out.mutable_data_ptr(), tail.out_scale = out_scale;
-  check_launch(op, kernels::product_store(product_of(a, w), tail, stream));
+  const Run run = [&](const kernels::Product& q) { return kernels::product_store(q, tail, queue.stream); };
+  launch(op, product_of(a, w), activation == kernels::Activation::gelu ? "gelu" : "store", queue.stream, run,
+         run);
 }
 
 // gelu(a W + b). Where fp8 is measuring, the scale that these values would need is noted.
 Rows hidden(const char* op, const Rows& a, const Matrix& up, const at::Tensor& weight, const Fp8& fp8,
-            cudaStream_t stream) {
+            Queue& queue) {
   const bool e4m3 = dtype_of(a.values) == Dtype::e4m3;
   const std::int64_t batch = a.values.size(0), tokens = a.values.size(1);
   const at::ScalarType type = e4m3 ? at::kFloat8_e4m3fn : weight.scalar_type();
-  Rows r{at::empty({batch, tokens, weight.size(0)}, weight.options().dtype(type)), {}};
+  Rows r;
+  r.values = at::empty({batch, tokens, weight.size(0)}, weight.options().dtype(type));
   if (e4m3) r.scale = fp8.hidden;
-  store(op, a, up, kernels::Activation::gelu, r.values, floats_of(r.scale), stream);
+  store(op, a, up, kernels::Activation::gelu, r.values, floats_of(r.scale), queue);
   if (fp8.stage != Fp8::Stage::measuring) return r;
   kernels::LargestParams p;
   p.count = r.values.numel(), p.dtype = dtype_of(r.values), p.x = r.values.const_data_ptr();
   p.largest = fp8.hidden.mutable_data_ptr<float>();
-  check_launch(op, kernels::largest_value(p, stream));
+  check_launch(op, kernels::largest_value(p, queue.stream));
+  queue.settled = false;
   return r;
 }
 
@@ -237,14 +383,19 @@ bool mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::
   constexpr const char* op = "mixer_half";
   const Problem problem = check_stream_layer(x, w, order);
   const OnDevice device(x);
-  const bool others = has_norm(x, m) && has_sums(x.size(0), order, problem.D);
-  if (!has_products(op, x, {w.ho_weight, w.se_weight, w.ag_weight}, others, fp8)) return false;
-  const cudaStream_t stream = device.stream();
+  const bool context =
+      (!fp8.asked() && few_sums(x, w.ho_weight, order)) || has_sums(x.size(0), order, problem.D);
+  if (!has_products(op, x, {w.ho_weight, w.se_weight, w.ag_weight}, has_norm(x, m) && context, fp8))
+    return false;
+  Queue queue{device.stream()};
   const Dtype dtype = products_dtype(w.ho_weight, fp8);
-  const Rows normal = modulated_norm(op, x, m, w.ho_weight, dtype, stream);
-  const Means H = means(op, normal, matrix({w.ho_weight, w.ho_bias}, dtype, order), order, {}, stream);
-  const Rows mixed = gated(op, normal, matrix({w.se_weight, w.se_bias}, dtype), H, stream);
-  add_gated(op, x, mixed, matrix({w.ag_weight, w.ag_bias}, dtype), gate, stream);
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
+  const Rows normal = modulated_norm(op, x, m, w.ho_weight, dtype, queue);
+  Visibility seen;
+  seen.gated_here = true;
+  const Means H = means(op, normal, {w.ho_weight, w.ho_bias}, dtype, order, seen, queue);
+  const Rows mixed = gated(op, normal, se, H, queue);
+  add_gated(op, x, mixed, ag, gate, queue);
   return true;
 }
 
@@ -254,11 +405,12 @@ bool feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, cons
   const OnDevice device(x);
   if (!has_products(op, x, {up.weight, down.weight}, has_norm(x, m), fp8)) return false;
   check_hidden(op, x, fp8);
-  const cudaStream_t stream = device.stream();
+  Queue queue{device.stream()};
   const Dtype dtype = products_dtype(up.weight, fp8);
-  const Rows normal = modulated_norm(op, x, m, up.weight, dtype, stream);
-  const Rows between = hidden(op, normal, matrix(up, dtype), up.weight, fp8, stream);
-  add_gated(op, x, between, matrix(down, dtype), gate, stream);
+  const Matrix first = matrix(up, dtype), second = matrix(down, dtype);
+  const Rows normal = modulated_norm(op, x, m, up.weight, dtype, queue);
+  const Rows between = hidden(op, normal, first, up.weight, fp8, queue);
+  add_gated(op, x, between, second, gate, queue);
   return true;
 }
 
@@ -271,14 +423,15 @@ bool modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& den
   const bool product = has_products(op, x, {dense.weight}, has_norm(x, m), fp8);
   if (!half_precision(dense.weight) || !has_norm(x, m)) return false;
   const Dtype dtype = products_dtype(dense.weight, fp8);
-  const Rows normal = modulated_norm(op, x, m, dense.weight, dtype, device.stream());
+  Queue queue{device.stream()};
+  const Rows normal = modulated_norm(op, x, m, dense.weight, dtype, queue);
   if (!product) {
     y.copy_(at::linear(normal.values, dense.weight, dense.bias));
     return true;
   }
   const bool direct = has_stream(y) && y.scalar_type() == dense.weight.scalar_type();
   at::Tensor out = direct ? y : at::empty(y.sizes(), dense.weight.options());
-  store(op, normal, matrix(dense, dtype), kernels::Activation::none, out, nullptr, device.stream());
+  store(op, normal, matrix(dense, dtype), kernels::Activation::none, out, nullptr, queue);
   if (!direct) y.copy_(out);
   return true;
 }
@@ -291,33 +444,156 @@ bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const a
   const Dtype dtype = products_dtype(dense.weight, fp8);
   const at::Tensor values = y.to(dense.weight.scalar_type()).contiguous();
   if (!aligned(values)) return false;
-  const Rows rows = dtype == Dtype::e4m3 ? quantized(op, values, device.stream()) : Rows{values, {}};
-  add_gated(op, x, rows, matrix(dense, dtype), gate, device.stream());
+  Queue queue{device.stream()};
+  const Rows rows = dtype == Dtype::e4m3 ? quantized(op, values, queue.stream) : Rows{values, {}};
+  add_gated(op, x, rows, matrix(dense, dtype), gate, queue);
   return true;
 }
+
+namespace {
+
+// Which tokens a causal layer's see. A window as long as the sequence hides nothing.
+Visibility visibility(const Problem& p, std::int64_t n) {
+  Visibility seen;
+  const std::int64_t run = std::min(p.block, n);
+  seen.visible = p.visible, seen.causal = p.block > 0, seen.runs.run_tokens = run;
+  if (run > 0 && p.window < runs_of(n, run)) seen.window = p.window;
+  return seen;
+}
+// Whether there are kernels for the sums of many rows, and weights for them.
+bool has_context(const at::Tensor& xc, const at::Tensor& weight, std::int64_t order) {
+  return has_sums(xc.size(0), order, weight.size(0) / order) &&
+         has_product(xc, weight, detail::kernel_dtype(weight));
+}
+// Whether means() has a kernel for it: of many rows short runs would be a sum for every few.
+bool has_means(const at::Tensor& xc, const at::Tensor& weight, std::int64_t order, const Visibility& seen) {
+  if (few_sums(xc, weight, order) && seen.window == 0) return true;
+  return (!seen.causal || seen.runs.run_tokens >= std::min(kLeastBlock, xc.size(1))) &&
+         has_context(xc, weight, order);
+}
+bool has_select(const at::Tensor& xq, const LayerWeights& w) {
+  const Dtype dtype = detail::kernel_dtype(xq);
+  return has_rows(xq, w.se_weight, dtype) && has_rows(xq, w.ag_weight, dtype);
+}
+// Whether causal() has kernels.
+bool has_scan(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w, std::int64_t order) {
+  return has_context(xc, w.ho_weight, order) && has_product(xq, w.se_weight, detail::kernel_dtype(xq)) &&
+         has_rows(xq, w.ag_weight, detail::kernel_dtype(xq));
+}
+Rows plain(const at::Tensor& x) {
+  Rows r;
+  r.values = x.contiguous();
+  if (!aligned(r.values)) r.values = r.values.clone();
+  return r;
+}
+at::Tensor aggregated(const char* op, const Rows& mixed, const LayerWeights& w, Queue& queue) {
+  const at::Tensor& values = mixed.values;
+  at::Tensor out = at::empty({values.size(0), values.size(1), w.ag_weight.size(0)}, values.options());
+  const Matrix ag = matrix({w.ag_weight, w.ag_bias}, dtype_of(values));
+  store(op, mixed, ag, kernels::Activation::none, out, nullptr, queue);
+  return out;
+}
+at::Tensor select(const char* op, const Rows& queries, const Means& H, const LayerWeights& w, Queue& queue) {
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype_of(queries.values));
+  return aggregated(op, gated(op, queries, se, H, queue), w, queue);
+}
+
+// Each row sees those before it, to the end of its own short block: their running sums are kept in 16 bits,
+// tile by tile.
+at::Tensor causal(const char* op, const Rows& xq, const Rows& xc, const LayerWeights& w, std::int64_t order,
+                  std::int64_t block, const Running& state, Queue& queue) {
+  queue.settled = false;
+  const Dtype dtype = dtype_of(xq.values);
+  const Matrix ho = matrix({w.ho_weight, w.ho_bias}, dtype, order);
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype);
+  const kernels::Product context = product_of(xc, ho), queries = product_of(xq, se);
+  const kernels::ProductSizes& sizes = context.sizes;
+  const at::Tensor prefix = at::empty({sizes.rows(), sizes.outputs}, xc.values.options());
+  const at::Tensor totals = floats({kernels::scan_slots(sizes), sizes.outputs}, xc.values);
+  const kernels::ScanTail scan{static_cast<int>(order), prefix.mutable_data_ptr(),
+                               totals.mutable_data_ptr<float>()};
+  check_launch(op, kernels::product_scan(context, scan, queue.stream));
+  kernels::CarryParams carry;
+  carry.sizes = sizes, carry.totals = scan.totals, carry.sum = floats_of(state.sum);
+  if (state.total.defined()) carry.total = state.total.mutable_data_ptr<float>();
+  check_launch(op, kernels::scan_carry(carry, queue.stream));
+  Rows mixed;
+  mixed.values = at::empty({sizes.batch, sizes.tokens, sizes.outputs}, xq.values.options());
+  kernels::ScanGateTail gate;
+  gate.block = block, gate.prefix = scan.prefix, gate.carry = scan.totals;
+  if (state.count.defined()) gate.count = state.count.const_data_ptr<std::int64_t>();
+  gate.out = mixed.values.mutable_data_ptr();
+  check_launch(op, kernels::product_scan_gate(queries, gate, queue.stream));
+  return aggregated(op, mixed, w, queue);
+}
+
+}  // namespace
 
 std::optional<at::Tensor> inference_layer(const Problem& p, const at::Tensor& xq, const at::Tensor& xc,
                                           const LayerWeights& w) {
   constexpr const char* op = "mixer_layer";
-  const bool mask = !p.full && (p.block == 0 || p.block >= kLeastBlock);
-  if (p.packed || !mask || !half_precision(xq) || !has_sums(xc.size(0), p.order, p.D)) return {};
-  if (!aligned(xq) || !aligned(xc)) return {};
+  if (p.packed || p.full || !half_precision(xq)) return {};
   const OnDevice device(xq);
-  const Dtype dtype = detail::kernel_dtype(xq);
-  if (!has_product(xc, w.ho_weight, dtype) || !has_product(xq, w.se_weight, dtype) ||
-      !has_product(xq, w.ag_weight, dtype))
-    return {};
-  const cudaStream_t stream = device.stream();
+  const Visibility seen = visibility(p, xc.size(1));
+  Queue queue{device.stream()};
+  if (!has_select(xq, w)) return {};
+  if (!has_means(xc, w.ho_weight, p.order, seen)) {
+    const bool running = seen.causal && seen.window == 0 && !seen.visible.defined();
+    if (!running || !has_scan(xq, xc, w, p.order)) return {};
+    return causal(op, plain(xq), plain(xc), w, p.order, seen.runs.run_tokens, {}, queue);
+  }
+  const Rows queries = plain(xq), context = xq.is_same(xc) ? queries : plain(xc);
+  const Means H =
+      means(op, context, {w.ho_weight, w.ho_bias}, detail::kernel_dtype(xq), p.order, seen, queue);
+  return select(op, queries, H, w, queue);
+}
+
+std::optional<at::Tensor> inference_summary(const Problem& p, const at::Tensor& xc,
+                                            const at::Tensor& ho_weight, const at::Tensor& ho_bias) {
+  constexpr const char* op = "mixer_summary";
+  if (!half_precision(xc)) return {};
+  const OnDevice device(xc);
   Visibility seen;
-  const std::int64_t n = xc.size(1), run = std::min(p.block, n);
-  seen.visible = p.visible, seen.causal = p.block > 0, seen.runs.run_tokens = run;
-  if (run > 0 && p.window < (n + run - 1) / run) seen.window = p.window;  // a longer one hides nothing
-  const Matrix ho = matrix({w.ho_weight, w.ho_bias}, dtype, p.order);
-  const Means H = means(op, {xc.contiguous(), {}}, ho, p.order, seen, stream);
-  const Rows mixed = gated(op, {xq.contiguous(), {}}, matrix({w.se_weight, w.se_bias}, dtype), H, stream);
-  at::Tensor out = at::empty(xq.sizes(), xq.options());
-  store(op, mixed, matrix({w.ag_weight, w.ag_bias}, dtype), kernels::Activation::none, out, nullptr, stream);
-  return out;
+  seen.visible = p.visible, seen.sums = true;
+  if (!has_means(xc, ho_weight, p.order, seen)) return {};
+  Queue queue{device.stream()};
+  const Rows context = plain(xc);
+  const Dtype dtype = detail::kernel_dtype(xc);
+  if (!few_sums(xc, ho_weight, p.order))
+    return means(op, context, {ho_weight, ho_bias}, dtype, p.order, seen, queue).H;
+  const auto few = rows_of(context, matrix({ho_weight, ho_bias}, dtype), false);
+  const Running state{{}, {}, floats({xc.size(0), p.kD()}, xc)};
+  few_means(op, *few, p.order, seen, state, xc, queue);
+  return state.total;
+}
+
+std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tensor& H, const LayerWeights& w) {
+  if (!half_precision(xq) || H.scalar_type() != at::kFloat) return {};
+  const OnDevice device(xq);
+  if (!has_select(xq, w)) return {};
+  Queue queue{device.stream()};
+  at::Tensor rows = H.contiguous();
+  if (!aligned(rows)) rows = rows.clone();
+  return select("mixer_select", plain(xq), {{}, rows, {}, {}}, w, queue);
+}
+
+std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& p, const at::Tensor& x,
+                                                                 const LayerWeights& w, const at::Tensor& sum,
+                                                                 const at::Tensor& count) {
+  constexpr const char* op = "mixer_scan";
+  if (!half_precision(x) || sum.scalar_type() != at::kFloat) return {};
+  const OnDevice device(x);
+  const bool fews = few_sums(x, w.ho_weight, p.order) && has_select(x, w);
+  if (!fews && !has_scan(x, x, w, p.order)) return {};
+  Queue queue{device.stream()};
+  const Rows rows = plain(x);
+  const Running state{sum.contiguous(), count.to(x.device()).contiguous(), floats(sum.sizes(), sum)};
+  if (!fews) return std::tuple{causal(op, rows, rows, w, p.order, 1, state, queue), state.total};
+  const auto context = rows_of(rows, matrix({w.ho_weight, w.ho_bias}, detail::kernel_dtype(x)), false);
+  Visibility seen;
+  seen.causal = true, seen.runs.run_tokens = 1;
+  const Means H = few_means(op, *context, p.order, seen, state, x, queue);
+  return std::tuple{select(op, rows, H, w, queue), state.total};
 }
 
 std::string fp8_refusal(c10::Device device) {

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "pom/ops/inference.h"
 #include "pom/ops/problem.h"
@@ -24,10 +25,19 @@ bool modulated_linear(const at::Tensor& x, const Modulation& modulation, const D
 bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
                  const Fp8& fp8);
 
-// mixer_layer without gradients: no mask, keys, or blocks of kLeastBlock tokens and more; not packed.
-constexpr std::int64_t kLeastBlock = 16;  // shorter ones would be a sum for every few rows
+// mixer_layer, mixer_summary, mixer_select and mixer_scan without gradients, arguments checked; not packed.
+// Masks: none, keys, causal and block-causal, with a window where blocks have kLeastBlock tokens and more.
+constexpr std::int64_t kLeastBlock = 16;  // of shorter ones every row has a running sum
 std::optional<at::Tensor> inference_layer(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                                           const LayerWeights& weights);
+std::optional<at::Tensor> inference_summary(const Problem& problem, const at::Tensor& xc,
+                                            const at::Tensor& ho_weight, const at::Tensor& ho_bias);
+std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tensor& H,
+                                           const LayerWeights& weights);
+std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& problem, const at::Tensor& x,
+                                                                 const LayerWeights& weights,
+                                                                 const at::Tensor& sum,
+                                                                 const at::Tensor& count);
 
 std::string fp8_refusal(c10::Device device);
 
@@ -49,6 +59,19 @@ inline bool linear_half(at::Tensor&, const at::Tensor&, const Dense&, const at::
 }
 inline std::optional<at::Tensor> inference_layer(const Problem&, const at::Tensor&, const at::Tensor&,
                                                  const LayerWeights&) {
+  return {};
+}
+inline std::optional<at::Tensor> inference_summary(const Problem&, const at::Tensor&, const at::Tensor&,
+                                                   const at::Tensor&) {
+  return {};
+}
+inline std::optional<at::Tensor> inference_select(const at::Tensor&, const at::Tensor&, const LayerWeights&) {
+  return {};
+}
+inline std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem&, const at::Tensor&,
+                                                                        const LayerWeights&,
+                                                                        const at::Tensor&,
+                                                                        const at::Tensor&) {
   return {};
 }
 inline std::string fp8_refusal(c10::Device) {

@@ -1,10 +1,12 @@
-// Rows are tokens of the whole batch; every product is one of cuBLAS over all of them.
+// Rows are tokens of the whole batch, and every product is one over all of them: with its neighbours in one
+// kernel where products_cuda.h has it, else of cuBLAS, with the kernels of pom/kernels/mixer.h between.
 #include "pom/ops/mixer_cuda.h"
 
 #include <ATen/ATen.h>
 
 #include "pom/kernels/mixer.h"
 #include "pom/ops/cuda_launch.h"
+#include "pom/ops/products_cuda.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -44,33 +46,55 @@ at::Tensor gate(const kernels::MixerSizes& s, const at::Tensor& se, const at::Te
   return out;
 }
 
-struct Backward {
-  at::Tensor dho, dse;            // like ho and se
-  at::Tensor gated;               // like se
-  at::Tensor dho_sums, dse_sums;  // (B parts, kD): what the biases' gradients are sums of
+// The two halves of the forward, with what the backward needs of them.
+Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w, cudaStream_t stream) {
+  if (const auto made = context_product(xc.contiguous(), w.ho_weight, w.ho_bias, problem.order, stream))
+    return *made;
+  const at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias);
+  return {ho, means(sizes_of(problem, ho, ho), ho, stream)};
+}
+Queries queries(const Problem& problem, const at::Tensor& xq, const LayerWeights& w, const Context& context,
+                cudaStream_t stream) {
+  if (const auto made = gate_product(xq.contiguous(), w.se_weight, w.se_bias, context.H, stream))
+    return *made;
+  const at::Tensor se = linear(xq, w.se_weight, w.se_bias);
+  return {se, gate(sizes_of(problem, context.ho, se), se, context.H, stream)};
+}
+
+struct ContextGradients {
+  at::Tensor dho;       // like ho
+  at::Tensor dho_sums;  // (B parts, kD): what the bias's gradient is the sum of
 };
 
 // `for_weights`: with what only the gradients of weights need.
-Backward backward(const kernels::MixerSizes& s, const at::Tensor& dout, const at::Tensor& ho,
-                  const at::Tensor& se, const at::Tensor& H, bool for_weights, cudaStream_t stream) {
-  Backward r{at::empty(ho.sizes(), ho.options()), at::empty(se.sizes(), se.options()), {}, {}, {}};
-  const at::Tensor dH = floats({s.batch, s.features()}, ho), part = scratch(s, query_parts(s), ho);
+GateGradients gate_backward(const kernels::MixerSizes& s, const at::Tensor& dgated, const at::Tensor& se,
+                            const at::Tensor& H, bool for_weights, cudaStream_t stream) {
+  GateGradients r{at::empty(se.sizes(), se.options()), {}, floats({s.batch, s.features()}, se), {}};
+  const at::Tensor part = scratch(s, query_parts(s), se);
+  kernels::GateBackwardParams g;
+  g.sizes = s;
+  g.dout = dgated.const_data_ptr(), g.se = se.const_data_ptr(), g.H = H.const_data_ptr<float>();
+  g.scratch = part.mutable_data_ptr<float>(), g.dse = r.dse.mutable_data_ptr();
+  g.dH = r.dH.mutable_data_ptr<float>();
   if (for_weights) {
     r.gated = at::empty(se.sizes(), se.options());
     r.dse_sums = floats({s.batch * query_parts(s), s.features()}, se);
-    r.dho_sums = floats({s.batch * context_parts(s), s.features()}, ho);
+    g.gated = r.gated.mutable_data_ptr(), g.dse_sums = r.dse_sums.mutable_data_ptr<float>();
   }
-  kernels::GateBackwardParams g;
-  g.sizes = s;
-  g.dout = dout.const_data_ptr(), g.se = se.const_data_ptr(), g.H = H.const_data_ptr<float>();
-  g.scratch = part.mutable_data_ptr<float>(), g.dse = r.dse.mutable_data_ptr();
-  g.dH = dH.mutable_data_ptr<float>();
-  if (for_weights) g.gated = r.gated.mutable_data_ptr(), g.dse_sums = r.dse_sums.mutable_data_ptr<float>();
   check_launch("mixer_backward", kernels::mixer_gate_backward(g, stream));
+  return r;
+}
+
+ContextGradients means_backward(const kernels::MixerSizes& s, const at::Tensor& ho, const at::Tensor& dH,
+                                bool for_weights, cudaStream_t stream) {
+  ContextGradients r{at::empty(ho.sizes(), ho.options()), {}};
   kernels::MeansBackwardParams m;
   m.sizes = s;
   m.ho = ho.const_data_ptr(), m.dH = dH.const_data_ptr<float>(), m.dho = r.dho.mutable_data_ptr();
-  if (for_weights) m.dho_sums = r.dho_sums.mutable_data_ptr<float>();
+  if (for_weights) {
+    r.dho_sums = floats({s.batch * context_parts(s), s.features()}, ho);
+    m.dho_sums = r.dho_sums.mutable_data_ptr<float>();
+  }
   check_launch("mixer_backward", kernels::mixer_means_backward(m, stream));
   return r;
 }
@@ -90,19 +114,17 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at
   const at::Tensor context = ho.contiguous(), queries = se.contiguous();
   const kernels::MixerSizes s = sizes_of(problem, context, queries);
   const at::Tensor H = means(s, context, device.stream());
-  const Backward r = backward(s, dout.contiguous(), context, queries, H, false, device.stream());
-  return {r.dho, r.dse};
+  const GateGradients g = gate_backward(s, dout.contiguous(), queries, H, false, device.stream());
+  return {means_backward(s, context, g.dH, false, device.stream()).dho, g.dse};
 }
 
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                          const LayerWeights& w, Saved* saved) {
   const OnDevice device(xq);
-  const at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias), se = linear(xq, w.se_weight, w.se_bias);
-  const kernels::MixerSizes s = sizes_of(problem, ho, se);
-  const at::Tensor H = means(s, ho, device.stream());
-  const at::Tensor gated = gate(s, se, H, device.stream());
-  if (saved) *saved = {ho, se, H};
-  return linear(gated, w.ag_weight, w.ag_bias);
+  const Context c = context(problem, xc, w, device.stream());
+  const Queries q = queries(problem, xq, w, c, device.stream());
+  if (saved) *saved = {c.ho, q.se, c.H};
+  return linear(q.gated, w.ag_weight, w.ag_bias);
 }
 
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
@@ -111,9 +133,13 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   const OnDevice device(xq);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);  // dtypes are chosen
   const kernels::MixerSizes s = sizes_of(problem, saved.ho, saved.se);
-  const at::Tensor grad = rows(dout), dgated = grad.mm(w.ag_weight);
-  const Backward r = backward(s, dgated, saved.ho, saved.se, saved.H, need_w, device.stream());
-  const at::Tensor dho = rows(r.dho), dse = rows(r.dse);
+  const cudaStream_t stream = device.stream();
+  const at::Tensor dense = dout.contiguous(), grad = rows(dense);
+  std::optional<GateGradients> q =
+      gate_backward_product(dense, w.ag_weight, saved.se, saved.H, need_w, stream);
+  if (!q) q = gate_backward(s, grad.mm(w.ag_weight), saved.se, saved.H, need_w, stream);
+  const ContextGradients c = means_backward(s, saved.ho, q->dH, need_w, stream);
+  const at::Tensor dho = rows(c.dho), dse = rows(q->dse);
   Gradients g;
   if (need_x) {
     g.xq = dse.mm(w.se_weight).view(xq.sizes());
@@ -121,8 +147,8 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   }
   if (need_w) {
     const auto bias = [&](const at::Tensor& sums) { return sums.sum(0).to(xq.scalar_type()); };
-    g.weights = {dho.t().mm(rows(xc)), bias(r.dho_sums),           dse.t().mm(rows(xq)),
-                 bias(r.dse_sums),     grad.t().mm(rows(r.gated)), grad.sum(0)};
+    g.weights = {dho.t().mm(rows(xc)),        bias(c.dho_sums), dse.t().mm(rows(xq)), bias(q->dse_sums),
+                 grad.t().mm(rows(q->gated)), grad.sum(0)};
   }
   return g;
 }

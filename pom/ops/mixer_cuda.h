@@ -1,5 +1,5 @@
-// The operator on CUDA: cuBLAS for the products, the kernels of pom/kernels/mixer.h between them. Without a
-// mask and without packing; the rest is composed.
+// The operator on CUDA, with gradients: products and the kernels between them. Without a mask and without
+// packing; the rest is composed.
 #pragma once
 
 #include <tuple>

@@ -55,7 +55,9 @@ void refuse_fused(const char* op) {
 at::Tensor summary_cuda(const at::Tensor& xc, const at::Tensor& ho_weight, const OptTensor& ho_bias,
                         std::int64_t order, const OptTensor& mask) {
   const LayerWeights w{ho_weight, tensor_of(ho_bias), {}, {}, {}, {}};
-  check_summary(xc, ho_weight, w.ho_bias, order, tensor_of(mask));
+  const Problem problem = check_summary(xc, ho_weight, w.ho_bias, order, tensor_of(mask));
+  if (path() != Path::composed)
+    if (const OptTensor sum = cuda::inference_summary(problem, xc, ho_weight, w.ho_bias)) return *sum;
   refuse_fused("mixer_summary");
   return composed::mixer_summary(xc, w, order, tensor_of(mask));
 }
@@ -64,6 +66,8 @@ at::Tensor select_cuda(const at::Tensor& xq, const at::Tensor& H, const at::Tens
                        const OptTensor& se_bias, const at::Tensor& ag_weight, const OptTensor& ag_bias) {
   const LayerWeights w{{}, {}, se_weight, tensor_of(se_bias), ag_weight, tensor_of(ag_bias)};
   check_select(xq, H, w);
+  if (path() != Path::composed)
+    if (const OptTensor out = cuda::inference_select(xq, H, w)) return *out;
   refuse_fused("mixer_select");
   return composed::mixer_select(xq, H, w).contiguous();
 }
@@ -71,7 +75,9 @@ at::Tensor select_cuda(const at::Tensor& xq, const at::Tensor& H, const at::Tens
 std::tuple<at::Tensor, at::Tensor> scan_cuda(const at::Tensor& x, POM_WEIGHT_ARGS, std::int64_t order,
                                              const at::Tensor& sum, const at::Tensor& count) {
   const LayerWeights w = weights_of(ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias);
-  check_scan(x, w, order, sum, count);
+  const Problem problem = check_scan(x, w, order, sum, count);
+  if (path() != Path::composed)
+    if (const auto both = cuda::inference_scan(problem, x, w, sum, count)) return *both;
   refuse_fused("mixer_scan");
   return composed::mixer_scan(x, w, order, sum, count);
 }

@@ -47,6 +47,7 @@ class RelaidWeights {
   RelaidWeights& operator=(const RelaidWeights&) = delete;
 
   Relaid get(const at::Tensor& tensor, const Layout& layout);
+  bool frozen() const { return kind_ == Kind::frozen; }
 
   static RelaidWeights& current();  // of this thread: that of the nearest Use, else the shared one
 

@@ -67,19 +67,33 @@ bool has_kernels(const at::Tensor& x, at::ScalarType branch) {
   const auto single = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16; };
   const bool singles = single(x.scalar_type()) && single(branch);
 #ifdef POM_WITH_CUDA
-  if (x.is_cuda()) return singles;
+  if (x.is_cuda()) return singles || (single(x.scalar_type()) && branch == at::kHalf);
 #endif
   return x.is_cpu() && (singles || (x.scalar_type() == at::kDouble && branch == at::kDouble));
 }
 
-bool fused(const char* op, const at::Tensor& x, at::ScalarType branch, const variable_list& inputs) {
-  if (path() == Path::composed) return false;
+// Asked for, or in forward mode.
+bool composed_only(const variable_list& inputs) {
+  if (path() == Path::composed) return true;
   for (const at::Tensor& t : inputs)
-    if (t._fw_grad(0).defined()) return false;
+    if (t._fw_grad(0).defined()) return true;
+  return false;
+}
+
+bool fused(const char* op, const at::Tensor& x, at::ScalarType branch, const variable_list& inputs) {
+  if (composed_only(inputs)) return false;
   const bool covered = has_kernels(x, branch);
   check(covered || path() != Path::fused, op, ": path: fused was asked for, but there is no kernel for ",
         x.scalar_type(), " and ", branch, " on ", x.device());
   return covered;
+}
+
+// On CUDA what the fused products do not cover is composed, whatever the path: cuBLAS is no loss there.
+bool fused_feed_forward(const char* op, at::ScalarType branch, const variable_list& in) {
+#ifdef POM_WITH_CUDA
+  if (in[0].is_cuda()) return !composed_only(in) && detail::has_feed_forward_cuda(in[0], in[1]);
+#endif
+  return in[0].is_cpu() && fused(op, in[0], branch, in);
 }
 
 bool wants_graph(const variable_list& inputs) {
@@ -135,6 +149,26 @@ at::Tensor add_forward(const at::Tensor& x, const at::Tensor& y, const at::Tenso
 detail::GateBackward add_backward(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
                                   double base) {
   return POM_ON_DEVICE(y, detail::gated_add_backward, dout, y, gate, base);
+}
+detail::GatedNormForward add_norm_forward(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                          double base, const at::Tensor& scale, const at::Tensor& shift,
+                                          double eps) {
+  return POM_ON_DEVICE(x, detail::gated_add_norm_forward, x, y, gate, base, scale, shift, eps);
+}
+detail::GatedNormBackward add_norm_backward(const at::Tensor& dsum, const at::Tensor& dout,
+                                            const at::Tensor& sum, const at::Tensor& y,
+                                            const at::Tensor& gate, double base, const at::Tensor& scale,
+                                            const at::Tensor& mean, const at::Tensor& rstd) {
+  return POM_ON_DEVICE(y, detail::gated_add_norm_backward, dsum, dout, sum, y, gate, base, scale, mean, rstd);
+}
+detail::FeedForward feed_forward_of(const variable_list& in, bool save) {
+  const detail::FeedForwardWeights w{in[1], in[2], in[3], in[4]};
+  return POM_ON_DEVICE(in[0], detail::feed_forward, in[0], w, save);
+}
+detail::FeedForwardBackward feed_forward_backward(const at::Tensor& dout, const variable_list& in,
+                                                  const at::Tensor& before, bool need_x) {
+  const detail::FeedForwardWeights w{in[1], in[2], in[3], in[4]};
+  return POM_ON_DEVICE(in[0], detail::feed_forward_backward, dout, in[0], w, before, need_x);
 }
 #undef POM_ON_DEVICE
 
@@ -195,8 +229,7 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
                                const at::Tensor& gate, double base, const at::Tensor& scale,
                                const at::Tensor& shift, double eps) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const detail::GatedNormForward r =
-        detail::gated_add_norm_forward_cpu(x, y, gate, base, scale, shift, eps);
+    const detail::GatedNormForward r = add_norm_forward(x, y, gate, base, scale, shift, eps);
     ctx->save_for_backward({x, y, gate, scale, shift, r.sum, r.mean, r.rstd});
     ctx->saved_data["base"] = base;
     ctx->saved_data["eps"] = eps;
@@ -210,12 +243,12 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
     if (at::GradMode::is_enabled()) return with_graph(v, base, ctx->saved_data["eps"].toDouble(), grads);
     if (!grads[1].defined()) {
       const at::Tensor dout = grads[0].contiguous();
-      const detail::GateBackward g = detail::gated_add_backward_cpu(dout, v[1], v[2], base);
+      const detail::GateBackward g = add_backward(dout, v[1], v[2], base);
       return {dout, g.dy, g.dgate, {}, {}, {}, {}};
     }
     const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
-    const detail::GatedNormBackward g = detail::gated_add_norm_backward_cpu(
-        dsum, grads[1].contiguous(), v[5], v[1], v[2], base, v[3], v[6], v[7]);
+    const detail::GatedNormBackward g =
+        add_norm_backward(dsum, grads[1].contiguous(), v[5], v[1], v[2], base, v[3], v[6], v[7]);
     return {g.dx, g.dy, g.dgate, {}, g.dscale, g.dshift, {}};
   }
 
@@ -238,7 +271,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& up,
                             const at::Tensor& up_bias, const at::Tensor& down, const at::Tensor& down_bias) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    const detail::FeedForward r = detail::feed_forward_cpu(x, {up, up_bias, down, down_bias}, true);
+    const detail::FeedForward r = feed_forward_of({x, up, up_bias, down, down_bias}, true);
     ctx->save_for_backward({x, up, up_bias, down, down_bias, r.before});
     return r.out;
   }
@@ -249,8 +282,8 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
       const variable_list in = aliases({v.begin(), v.begin() + 5});
       return composed_gradients({composed_feed_forward(in)}, grads, in, 5);
     }
-    const detail::FeedForwardBackward g = detail::feed_forward_backward_cpu(
-        grads[0].contiguous(), v[0], {v[1], v[2], v[3], v[4]}, v[5], ctx->needs_input_grad(0));
+    const detail::FeedForwardBackward g =
+        feed_forward_backward(grads[0].contiguous(), v, v[5], ctx->needs_input_grad(0));
     return {g.dx, g.up, g.up_bias, g.down, g.down_bias};
   }
 };
@@ -290,7 +323,7 @@ std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::
   const at::ScalarType sums = sum_type(x);
   const variable_list in{x.contiguous(), y.contiguous(), gate.to(sums).contiguous(),
                          scale.to(sums).contiguous(), shift.to(sums).contiguous()};
-  const bool together = x.is_cpu() && branch_type(x) == y.scalar_type();
+  const bool together = branch_type(x) == y.scalar_type();
   if (!together || !fused(op, x, y.scalar_type(), in)) {
     const at::Tensor sum = gated_add(x, y, gate, base);
     return {sum, modulated_norm(sum, scale, shift, eps)};
@@ -300,8 +333,7 @@ std::pair<at::Tensor, at::Tensor> gated_add_norm(const at::Tensor& x, const at::
     return {both[0], both[1]};
   }
   at::AutoDispatchBelowADInplaceOrView guard;
-  const detail::GatedNormForward r =
-      detail::gated_add_norm_forward_cpu(in[0], in[1], in[2], base, in[3], in[4], eps);
+  const detail::GatedNormForward r = add_norm_forward(in[0], in[1], in[2], base, in[3], in[4], eps);
   return {r.sum, r.out};
 }
 
@@ -317,11 +349,11 @@ at::Tensor feed_forward(const at::Tensor& x, const at::Tensor& up, const at::Ten
     for (at::Tensor& t : in) t = at::autocast::cached_cast(dtype, t, x.device().type());
   const char* const names[] = {"x", "up", "up_bias", "down", "down_bias"};
   for (std::size_t i = 1; i < in.size(); ++i) check_alike(op, names[i], in[i], in[0]);
-  if (!x.is_cpu() || !fused(op, in[0], dtype, in)) return composed_feed_forward(in);
   for (at::Tensor& t : in) t = t.contiguous();
+  if (!fused_feed_forward(op, dtype, in)) return composed_feed_forward(in);
   if (wants_graph(in)) return FeedForwardFunction::apply(in[0], in[1], in[2], in[3], in[4]);
   at::AutoDispatchBelowADInplaceOrView guard;
-  return detail::feed_forward_cpu(in[0], {in[1], in[2], in[3], in[4]}, false).out;
+  return feed_forward_of(in, false).out;
 }
 
 }  // namespace pom::ops

@@ -1,6 +1,6 @@
 // Private to the room: what a device does for training.h. Sizes, dtypes and devices are checked before;
-// tensors are contiguous. x, y, dout, out: fp32 or bf16 (fp64 on the CPU), each of its own dtype; scale,
-// shift, gate (B, d) and what is saved or summed over tokens: fp32 (fp64 where x is).
+// tensors are contiguous. x, y, dout, out: fp32 or bf16 (fp64 on the CPU; on CUDA a branch fp16 too), each of
+// its own dtype; scale, shift, gate (B, d) and what is saved or summed over tokens: fp32 (fp64 where x is).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,13 +46,13 @@ GatedNormBackward gated_add_norm_backward_cpu(const at::Tensor& dsum, const at::
                                               const at::Tensor& gate, double base, const at::Tensor& scale,
                                               const at::Tensor& mean, const at::Tensor& rstd);
 
-// gelu(x W_up + b_up) W_down + b_down on the CPU; x, weights and biases of one dtype, contiguous.
+// gelu(x W_up + b_up) W_down + b_down; x, weights and biases of one dtype, contiguous.
 struct FeedForwardWeights {
   at::Tensor up, up_bias, down, down_bias;  // (hidden, in), (hidden), (out, hidden), (out)
 };
 struct FeedForward {
   at::Tensor out;
-  at::Tensor before;  // the activation's input, in the kernels' own order; undefined where not asked for
+  at::Tensor before;  // the activation's input, in the device's own order; undefined where not asked for
 };
 struct FeedForwardBackward {
   at::Tensor dx, up, up_bias, down, down_bias;
@@ -72,6 +72,19 @@ at::Tensor gated_add_forward_cuda(const at::Tensor& x, const at::Tensor& y, cons
                                   double base);
 GateBackward gated_add_backward_cuda(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
                                      double base);
+GatedNormForward gated_add_norm_forward_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                             double base, const at::Tensor& scale, const at::Tensor& shift,
+                                             double eps);
+GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor& dsum, const at::Tensor& dout,
+                                               const at::Tensor& sum, const at::Tensor& y,
+                                               const at::Tensor& gate, double base, const at::Tensor& scale,
+                                               const at::Tensor& mean, const at::Tensor& rstd);
+// In bf16 and fp16, where there is a product for x and the weight `up`.
+bool has_feed_forward_cuda(const at::Tensor& x, const at::Tensor& up);
+FeedForward feed_forward_cuda(const at::Tensor& x, const FeedForwardWeights& weights, bool save);
+FeedForwardBackward feed_forward_backward_cuda(const at::Tensor& dout, const at::Tensor& x,
+                                               const FeedForwardWeights& weights, const at::Tensor& before,
+                                               bool need_x);
 #endif
 
 }  // namespace pom::ops::detail

@@ -1,8 +1,15 @@
-// What CUDA does for training.h: allocation, and a launch of the kernels of pom/kernels/modulation.h.
+// What CUDA does for training.h: allocation, and a launch of the kernels of modulation.h and gated_norm.h; of
+// the feed-forward the fused products of products_cuda.h, and cuBLAS for the others.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 
-#include "pom/kernels/modulation.h"
+#include "pom/kernels/gated_norm.h"
 #include "pom/ops/cuda_launch.h"
+#include "pom/ops/products_cuda.h"
 #include "pom/ops/training_backend.h"
 
 namespace pom::ops::detail {
@@ -17,6 +24,17 @@ void check_width(const char* op, const at::Tensor& x) {
 }
 at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
+}
+at::Tensor rows(const at::Tensor& x) {  // (B, N, c) -> (B N, c)
+  return x.view({x.size(0) * x.size(1), x.size(2)});
+}
+
+// Through gelu(before) W_down, by products of cuBLAS and passes between them.
+cuda::GeluGradients plain_gelu_backward(const at::Tensor& dout, const at::Tensor& down,
+                                        const at::Tensor& before) {
+  const at::Tensor dafter = at::mm(rows(dout), down).view(before.sizes());
+  const at::Tensor dbefore = at::gelu_backward(dafter, before);
+  return {dbefore, at::gelu(before), at::sum(rows(dbefore), 0, /*keepdim=*/true, at::kFloat)};
 }
 
 }  // namespace
@@ -80,6 +98,77 @@ GateBackward gated_add_backward_cuda(const at::Tensor& dout, const at::Tensor& y
   p.base = static_cast<float>(base), p.scratch = scratch.mutable_data_ptr<float>();
   p.dy = r.dy.mutable_data_ptr(), p.dgate = r.dgate.mutable_data_ptr<float>();
   check_launch("gated_add", kernels::gated_add_backward(p, device.stream()));
+  return r;
+}
+
+GatedNormForward gated_add_norm_forward_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
+                                             double base, const at::Tensor& scale, const at::Tensor& shift,
+                                             double eps) {
+  constexpr const char* op = "gated_add_norm";
+  check_width(op, x);
+  const OnDevice device(x);
+  GatedNormForward r{at::empty(x.sizes(), x.options()), at::empty(y.sizes(), y.options()),
+                     floats({x.size(0), x.size(1)}, x), floats({x.size(0), x.size(1)}, x)};
+  kernels::GatedNormParams p;
+  p.sizes = sizes_of(x), p.x_dtype = kernel_dtype(x), p.y_dtype = kernel_dtype(y);
+  p.x = x.const_data_ptr(), p.y = y.const_data_ptr(), p.gate = gate.const_data_ptr<float>();
+  p.scale = scale.const_data_ptr<float>(), p.shift = shift.const_data_ptr<float>();
+  p.base = static_cast<float>(base), p.eps = static_cast<float>(eps);
+  p.sum = r.sum.mutable_data_ptr(), p.out = r.out.mutable_data_ptr();
+  p.mean = r.mean.mutable_data_ptr<float>(), p.rstd = r.rstd.mutable_data_ptr<float>();
+  check_launch(op, kernels::gated_norm(p, device.stream()));
+  return r;
+}
+
+GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor& dsum, const at::Tensor& dout,
+                                               const at::Tensor& sum, const at::Tensor& y,
+                                               const at::Tensor& gate, double base, const at::Tensor& scale,
+                                               const at::Tensor& mean, const at::Tensor& rstd) {
+  constexpr const char* op = "gated_add_norm";
+  check_width(op, sum);
+  const OnDevice device(sum);
+  GatedNormBackward r{at::empty(sum.sizes(), sum.options()), at::empty(y.sizes(), y.options()),
+                      floats(gate.sizes(), sum), floats(scale.sizes(), sum), floats(scale.sizes(), sum)};
+  kernels::GatedNormBackwardParams p;
+  p.sizes = sizes_of(sum), p.x_dtype = kernel_dtype(sum), p.y_dtype = kernel_dtype(y);
+  const int parts = kernels::norm_parts(p.sizes);
+  const at::Tensor scratch = floats({parts > 1 ? 3 * y.size(0) * parts * y.size(2) : 0}, y);
+  p.dsum = dsum.defined() ? dsum.const_data_ptr() : nullptr, p.dout = dout.const_data_ptr();
+  p.sum = sum.const_data_ptr(), p.y = y.const_data_ptr(), p.gate = gate.const_data_ptr<float>();
+  p.scale = scale.const_data_ptr<float>(), p.mean = mean.const_data_ptr<float>();
+  p.rstd = rstd.const_data_ptr<float>(), p.base = static_cast<float>(base);
+  p.scratch = scratch.mutable_data_ptr<float>();
+  p.dx = r.dx.mutable_data_ptr(), p.dy = r.dy.mutable_data_ptr();
+  p.dgate = r.dgate.mutable_data_ptr<float>(), p.dscale = r.dscale.mutable_data_ptr<float>();
+  p.dshift = r.dshift.mutable_data_ptr<float>();
+  check_launch(op, kernels::gated_norm_backward(p, device.stream()));
+  return r;
+}
+
+bool has_feed_forward_cuda(const at::Tensor& x, const at::Tensor& up) {
+  const OnDevice device(x);
+  return cuda::has_gelu_product(x, up);
+}
+
+FeedForward feed_forward_cuda(const at::Tensor& x, const FeedForwardWeights& w, bool save) {
+  const OnDevice device(x);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);  // dtypes are chosen
+  const cuda::Activated a = cuda::gelu_product(x, w.up, w.up_bias, save, device.stream());
+  return {at::linear(a.after, w.down, w.down_bias), a.before};
+}
+
+FeedForwardBackward feed_forward_backward_cuda(const at::Tensor& dout, const at::Tensor& x,
+                                               const FeedForwardWeights& w, const at::Tensor& before,
+                                               bool need_x) {
+  const OnDevice device(x);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);
+  std::optional<cuda::GeluGradients> g = cuda::gelu_backward_product(dout, w.down, before, device.stream());
+  if (!g) g = plain_gelu_backward(dout, w.down, before);
+  const at::Tensor grad = rows(dout), dbefore = rows(g->dbefore);
+  FeedForwardBackward r;
+  if (need_x) r.dx = at::mm(dbefore, w.up).view(x.sizes());
+  r.up = at::mm(dbefore.t(), rows(x)), r.up_bias = at::sum(g->sums, 0).to(x.scalar_type());
+  r.down = at::mm(grad.t(), rows(g->after)), r.down_bias = at::sum(grad, 0);
   return r;
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -36,9 +38,10 @@ std::vector<float> to_host(const std::vector<at::Tensor>& parts) {
 }
 
 // All that the host wants to know of a step, in one transfer.
-StepResult result_of(const std::vector<at::Tensor>& losses, const std::vector<at::Tensor>& times,
-                     const at::Tensor& norm) {
-  const at::Tensor each = at::cat(losses), all_times = at::cat(times);
+StepResult result_of(const at::Tensor& each, const std::vector<Draw>& draws, const at::Tensor& norm) {
+  std::vector<at::Tensor> times;
+  for (const Draw& draw : draws) times.push_back(draw.times);
+  const at::Tensor all_times = at::cat(times);
   const at::Tensor host = at::cat({each.mean().reshape(1), norm.reshape(1).to(each.scalar_type()), each,
                                    all_times.to(each.scalar_type())})
                               .to(at::kCPU, at::kDouble);
@@ -99,7 +102,11 @@ Learner::Learner(const Recipe& recipe, const at::Device& device)
       network_(make_network(recipe, device)),
       parameters_(network_),
       optimizer_(parameters_, recipe.optimizer),
-      objective_(recipe) {}
+      objective_(recipe) {
+#ifdef POM_WITH_CUDA
+  if (device.is_cuda()) workplace_.graphs = models::graphs_on(device, models::GraphWeights::changing);
+#endif
+}
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
   const at::Tensor x =
@@ -133,14 +140,59 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   return parts;
 }
 
-StepResult Learner::step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile) {
-  const std::int64_t B = prepared.batch.pictures.size(0);
+Learner::Computed Learner::gradients(const Prepared& prepared) {
+  std::int64_t B = 0;
+  for (const at::Tensor& x0 : prepared.x0) B += x0.size(0);
   parameters_.gradients().zero_();
   const Parts parts = in_parts(
       prepared, [&](const at::Tensor& losses) { (losses.sum() / static_cast<double>(B)).backward(); });
-  const at::Tensor norm = optimizer_.gradient_norm();
+  return {at::cat(parts.losses), optimizer_.gradient_norm()};
+}
+
+// Buffers like those of a batch; what was captured with others goes first.
+void Learner::furnish(const Prepared& prepared) {
+  const auto alike = [](const Prepared& a, const Prepared& b) {
+    if (a.x0.size() != b.x0.size()) return false;
+    for (std::size_t i = 0; i < a.x0.size(); ++i)
+      if (a.x0[i].sizes() != b.x0[i].sizes()) return false;
+    return true;
+  };
+  if (!workplace_.prepared.x0.empty() && alike(workplace_.prepared, prepared)) return;
+  workplace_.graphs->drop();
+  workplace_.prepared = {};
+  std::int64_t B = 0;
+  for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
+    const Draw& draw = prepared.draws[i];
+    workplace_.prepared.x0.push_back(at::empty_like(prepared.x0[i]));
+    workplace_.prepared.draws.push_back(
+        {at::empty_like(draw.noise), at::empty_like(draw.times), at::empty_like(draw.labels)});
+    B += prepared.x0[i].size(0);
+  }
+  const at::TensorOptions options = prepared.x0[0].options();
+  workplace_.computed = {at::empty({B}, options), at::empty({}, options)};
+}
+
+Learner::Computed Learner::gradients_again(const Prepared& prepared) {
+  furnish(prepared);
+  Workplace& w = workplace_;
+  for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
+    const Draw &from = prepared.draws[i], &to = w.prepared.draws[i];
+    w.prepared.x0[i].copy_(prepared.x0[i]);
+    to.noise.copy_(from.noise), to.times.copy_(from.times), to.labels.copy_(from.labels);
+  }
+  w.graphs->run(0, [&] {
+    const Computed now = gradients(w.prepared);
+    w.computed.losses.copy_(now.losses);
+    w.computed.norm.copy_(now.norm);
+  });
+  return w.computed;
+}
+
+StepResult Learner::step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile) {
+  const std::int64_t B = prepared.batch.pictures.size(0);
+  const auto [losses, norm] = workplace_.graphs ? gradients_again(prepared) : gradients(prepared);
   if (meanwhile) meanwhile();
-  StepResult result = result_of(parts.losses, parts.times, norm);
+  StepResult result = result_of(losses, prepared.draws, norm);
   const Cooldown asked{state.cooldown_from, state.cooldown_steps};
   result.rate = learning_rate(recipe_.optimizer, recipe_.run.steps, state.step, asked);
   if (result.finite) {

@@ -10,6 +10,7 @@
 
 #include "pom/data/loader.h"
 #include "pom/models/dipom.h"
+#include "pom/models/graph_cuda.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/objective.h"
 #include "pom/train/optimizer.h"
@@ -84,9 +85,21 @@ class Learner {
   struct Parts {
     std::vector<at::Tensor> losses, times;  // of each part of a batch
   };
+  struct Computed {
+    at::Tensor losses, norm;  // of each example (B), and of the gradient
+  };
+  // Where every step of a GPU computes, so that the work of one is a graph that the next ones run again.
+  struct Workplace {
+    std::unique_ptr<models::GraphedEvaluations> graphs;  // none on the CPU
+    Prepared prepared;                                   // without the batch
+    Computed computed;
+  };
   at::Tensor to_latents(const at::Tensor& pictures) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
   Parts in_parts(const Prepared& prepared, const std::function<void(const at::Tensor&)>& use);
+  Computed gradients(const Prepared& prepared);        // into parameters_
+  Computed gradients_again(const Prepared& prepared);  // the same in the workplace
+  void furnish(const Prepared& prepared);
   std::string find_culprit(const Prepared& prepared);
 
   Recipe recipe_;
@@ -96,6 +109,7 @@ class Learner {
   Parameters parameters_;
   AdamW optimizer_;
   Objective objective_;
+  Workplace workplace_;
 };
 
 }  // namespace pom::train

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from reference_dipom import ReferenceDiPoM, randomise
 from training import RECIPE
 
-COMMANDS = ["sample", "reproduce", "train", "dataset", "eval", "info", "doctor"]
+COMMANDS = ["sample", "reproduce", "train", "dataset", "eval", "bench", "info", "doctor"]
 CLASSES = ["circle", "square", "star"]
 NETWORK = {"dim": 16, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
 CONFIG = {

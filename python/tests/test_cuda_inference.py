@@ -124,18 +124,194 @@ def test_cross_mixing(dtype, strided, bias, keys):
     compare(xq, xc, oracle.draw_weights(24, 2, 2, dtype, bias), 2, mask, mask)
 
 
-@pytest.mark.parametrize("case", ["order", "width", "float32", "causal", "full"])
+@pytest.mark.parametrize("case", ["order", "width", "float32", "window", "full"])
 def test_composed_where_no_kernel_is(case):
     """Right results, and an error where a kernel is asked for."""
     dtype = torch.float32 if case == "float32" else torch.bfloat16
     k, d, n = 5 if case == "order" else 2, 20 if case == "width" else 24, 37
     x, w = oracle.draw_tokens(2, n, d, dtype), oracle.draw_weights(d, k, 1, dtype)
     mask = plain = oracle.draw_mask("full" if case == "full" else "keys", 2, n, n)
-    if case == "causal":
-        mask, plain = BlockCausal(4, None), oracle.block_causal(n, 4).expand(2, -1, -1)
+    if case == "window":
+        mask, plain = BlockCausal(4, 2), oracle.block_causal(n, 4, 2).expand(2, -1, -1)
     compare(x, x, w, k, mask, plain, run=layer)
     with pytest.raises(libpom.Error, match="fused was asked for"):
         fused(on_gpu(x), on_gpu(x), on_gpu(w), k, on_gpu(mask))
+
+
+# Sequences that end within a tile of 128 rows, at its end, beyond it; several of them in one.
+LENGTHS = [(1, 17), (2, 127), (2, 128), (2, 129), (5, 100), (40, 7), (30, 1), (1, 1000), (2, 1001)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("block", [1, 2, 15])
+@pytest.mark.parametrize("size", LENGTHS, ids=str)
+@pytest.mark.parametrize("d", [24, 32])  # by columns that can be dealt out, and others
+def test_causal(d, size, block, dtype):
+    b, n = size
+    x = oracle.draw_tokens(b, n, d, dtype)
+    plain = oracle.block_causal(n, block).expand(b, -1, -1)
+    compare(x, x, oracle.draw_weights(d, 2, 2, dtype), 2, BlockCausal(block, None), plain)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", ORDERS)
+@pytest.mark.parametrize("size", [(2, 129), (9, 33), (1, 700)], ids=str)
+def test_causal_orders(size, k, dtype):
+    b, n = size
+    x = oracle.draw_tokens(b, n, 40, dtype)
+    plain = oracle.block_causal(n, 1).expand(b, -1, -1)
+    compare(x, x, oracle.draw_weights(40, k, 1, dtype), k, BlockCausal(1, None), plain)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_causal_of_two(dtype):
+    """Queries of other tokens than the context, strided, without biases."""
+    xq, xc = (oracle.draw_tokens(3, 150, 24, dtype, strided=True) for _ in range(2))
+    plain = oracle.block_causal(150, 3).expand(3, -1, -1)
+    compare(xq, xc, oracle.draw_weights(24, 2, 2, dtype, bias=False), 2, BlockCausal(3, None), plain)
+
+
+# --- few rows, and the recurrent form ---
+
+FEW = [(1, 1), (4, 1), (1, 4), (2, 3), (3, 5), (8, 1), (1, 9), (16, 1), (1, 16)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 7, 16])
+@pytest.mark.parametrize("d", [1, 20, 72, 384])  # any width
+@pytest.mark.parametrize("size", FEW, ids=str)
+def test_few_rows(size, d, k, dtype):
+    b, n = size
+    x, w = oracle.draw_tokens(b, n, d, dtype), oracle.draw_weights(d, k, 1, dtype)
+    compare(x, x, w, k)
+    mask = oracle.draw_mask("keys", b, n, n)
+    compare(x, x, w, k, mask, mask)
+    for block in (1, 3):
+        compare(x, x, w, k, BlockCausal(block, None), oracle.block_causal(n, block).expand(b, -1, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (4, 4), (2, 300)], ids=str)
+def test_wide_rows(size, dtype):
+    """The sizes of a network: many inputs, many outputs."""
+    b, n = size
+    x = oracle.draw_tokens(b, n, 1152, dtype)
+    plain = oracle.block_causal(n, 1).expand(b, -1, -1)
+    compare(x, x, oracle.draw_weights(1152, 2, 2, dtype), 2, BlockCausal(1, None), plain)
+
+
+def compare_parts(run, tensors, dtypes):
+    """run(**tensors), a tuple, by kernels: within twice the error of the composed operations in this dtype,
+    and with equal bits from call to call."""
+    tensors = {name: on_gpu(value) for name, value in tensors.items()}
+    with torch.no_grad():
+        with libpom.force("composed"):
+            plain = run(**tensors)
+            truth = run(**{name: oracle.upcast(value) for name, value in tensors.items()})
+        with libpom.force("fused"):
+            got, again = run(**tensors), run(**tensors)
+    for i, dtype in enumerate(dtypes):
+        oracle.assert_close({"part": got[i]}, {"part": plain[i]}, {"part": truth[i]}, dtype, f"part {i}")
+        assert torch.equal(got[i], again[i])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", ORDERS)
+@pytest.mark.parametrize("size", [*FEW, (2, 131), (1, 1000), (20, 9)], ids=str)
+def test_summary_and_select(size, k, dtype):
+    b, n = size
+    x, w = oracle.draw_tokens(b, n, 24, dtype), oracle.draw_weights(24, k, 2, dtype)
+    for mask in (None, oracle.draw_mask("keys", b, n, n)):
+        compare_parts(
+            lambda x, w, mask: (libpom.mixer_summary(x, w["ho_weight"], w["ho_bias"], k, mask),),
+            {"x": x, "w": w, "mask": mask},
+            [torch.float32],
+        )
+    H = torch.randn(b, 24 * k * 2)
+    compare_parts(
+        lambda x, w, H: (libpom.mixer_select(x, H, *(w[name] for name in oracle.WEIGHTS[2:])),),
+        {"x": x, "w": w, "H": H},
+        [dtype],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("k", ORDERS)
+@pytest.mark.parametrize("size", [*FEW, (2, 131), (1, 1000), (20, 9)], ids=str)
+def test_scan(size, k, dtype):
+    b, n = size
+    x, w = oracle.draw_tokens(b, n, 24, dtype), oracle.draw_weights(24, k, 2, dtype)
+    count = torch.randint(0, 50, (b,))
+    compare_parts(
+        lambda x, w, sum, count: libpom.mixer_scan(x, *(w[name] for name in oracle.WEIGHTS), k, sum, count),
+        {"x": x, "w": w, "sum": torch.randn(b, 24 * k * 2) * count[:, None], "count": count},
+        [dtype, torch.float32],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("pieces", [[1] * 20, [4, 1, 15, 16, 1], [300, 1, 2, 129, 1]], ids=str)
+@pytest.mark.parametrize("d", [24, 20])
+def test_steps_are_the_causal_layer(d, pieces, dtype):
+    """In pieces by any kernel what the parallel form gives at once."""
+    if d == 20 and max(pieces) > 16:
+        pytest.skip("many rows of this width are composed")
+    torch.manual_seed(0)
+    pom = libpom.PoM(d, 2, 2).cuda().to(dtype)
+    x = on_gpu(oracle.draw_tokens(1, sum(pieces), d, dtype))
+    outs, state = [], None
+    with torch.no_grad():
+        with libpom.force("fused"):
+            for piece in x.split(pieces, dim=1):
+                out, state = pom.step_causal(piece, state)
+                outs.append(out)
+        w = dict(zip(oracle.WEIGHTS, weights_of(pom), strict=True))
+        mask = on_gpu(oracle.block_causal(x.shape[1], 1))
+        plain, truth = (
+            oracle.layer(x, x, w, 2, mask),
+            oracle.layer(x.double(), x.double(), oracle.upcast(w), 2, mask),
+        )
+    oracle.assert_close({"y": torch.cat(outs, 1)}, {"y": plain}, {"y": truth}, dtype)
+    assert state.count.tolist() == [sum(pieces)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_steps_of_blocks(dtype):
+    """Steps of K tokens are the block-causal layer."""
+    torch.manual_seed(0)
+    pom = libpom.PoM(24, 3, 2).cuda().to(dtype)
+    x = on_gpu(oracle.draw_tokens(2, 24, 24, dtype))
+    outs, state = [], None
+    with torch.no_grad():
+        with libpom.force("fused"):
+            for piece in x.split(4, dim=1):
+                out, state = pom.step(piece, state)
+                outs.append(out)
+        w = dict(zip(oracle.WEIGHTS, weights_of(pom), strict=True))
+        mask = on_gpu(oracle.block_causal(24, 4).expand(2, -1, -1))
+        plain, truth = (
+            oracle.layer(x, x, w, 3, mask),
+            oracle.layer(x.double(), x.double(), oracle.upcast(w), 3, mask),
+        )
+    oracle.assert_close({"y": torch.cat(outs, 1)}, {"y": plain}, {"y": truth}, dtype)
+
+
+def weights_of(pom):
+    return [t for p in (pom.ho_proj, pom.se_proj, pom.ag_proj) for t in (p.weight, p.bias)]
+
+
+def test_few_rows_follow_updates():
+    """The weights are read where they are, ahead of the kernel before: an update is seen all the same."""
+    x, w = (
+        on_gpu(oracle.draw_tokens(1, 1, 384, torch.bfloat16)),
+        on_gpu(oracle.draw_weights(384, 2, 2, torch.bfloat16)),
+    )
+    for _ in range(50):
+        for name in oracle.WEIGHTS:
+            w[name].mul_(-1.02)
+        got = fused(x, x, w, 2)
+        torch.cuda.synchronize()
+        assert torch.equal(got, fused(x, x, w, 2))
 
 
 def test_the_context_is_never_stored():

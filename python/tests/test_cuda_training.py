@@ -191,3 +191,120 @@ def test_second_derivatives():
     (h,) = torch.autograd.grad(oracle.layer(y, y, oracle.upcast(w), 2).sum(), y, create_graph=True)
     (hh,) = torch.autograd.grad(h.square().sum(), y)
     torch.testing.assert_close(gg.double(), hh, rtol=1e-4, atol=1e-5)
+
+
+# ---- products with their neighbours in one kernel: compute capability 9.0, 16 bits, D a multiple of 32 ----
+
+hopper_only = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="no GPU of compute capability 9.0 here",
+)
+PRODUCTS = [(2, 257, 64), (1, 203, 32), (4, 256, 96), (40, 5, 64), (3, 1000, 192)]  # B, n, d: B n >= 2 d
+HALVES = [torch.bfloat16, torch.float16]
+FORWARD, BACKWARD = {"ContextTailOf", "GateTailOf"}, {"GateBackwardTailOf"}
+
+
+def kernels_of(run):
+    """What ran of our products, by the names of their tails."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events()]
+    assert names, "the profiler saw no kernel"
+    return {tail for tail in FORWARD | BACKWARD for name in names if tail in name}
+
+
+@hopper_only
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("size", PRODUCTS, ids=str)
+def test_products(size, k, dtype):
+    b, n, d = size
+    tensors = on_gpu({"x": oracle.draw_tokens(b, n, d, dtype), "w": oracle.draw_weights(d, k, 1, dtype)})
+    compare(fused_layer(k), lambda x, w: oracle.layer(x, x, w, k), tensors, dtype, f"{size} k={k}")
+
+
+@hopper_only
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 6])
+def test_products_ran(k):
+    w = {
+        name: t.requires_grad_() for name, t in on_gpu(oracle.draw_weights(64, k, 1, torch.bfloat16)).items()
+    }
+    x = torch.randn(2, 257, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    out = fused_layer(k)(x, w)
+    assert kernels_of(lambda: fused_layer(k)(x, w)) == FORWARD
+    assert kernels_of(lambda: out.sum().backward()) == BACKWARD
+
+
+@hopper_only
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_products_of_a_whole_layer(dtype):
+    """The sizes of DiPoM-XL."""
+    tensors = on_gpu(
+        {"x": oracle.draw_tokens(1, 4096, 1152, dtype), "w": oracle.draw_weights(1152, 2, 2, dtype)}
+    )
+    compare(fused_layer(2), lambda x, w: oracle.layer(x, x, w, 2), tensors, dtype, "XL")
+
+
+@hopper_only
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("strided", [False, True])
+def test_products_cross(dtype, bias, strided):
+    tensors = {
+        "xq": oracle.draw_tokens(3, 150, 64, dtype, strided),
+        "xc": oracle.draw_tokens(3, 77, 64, dtype, strided),
+        "w": oracle.draw_weights(64, 2, 2, dtype, bias),
+    }
+
+    def run(xq, xc, w):
+        with libpom.force("fused"):
+            return libpom.mixer_layer(xq, xc, *(w[name] for name in oracle.WEIGHTS), 2)
+
+    compare(run, lambda xq, xc, w: oracle.layer(xq, xc, w, 2), on_gpu(tensors), dtype, "cross")
+
+
+@hopper_only
+@pytest.mark.parametrize("frozen", ["x", "w"])
+def test_products_of_some_gradients(frozen):
+    """Where only some are wanted, they have the same bits."""
+    x = on_gpu(oracle.draw_tokens(2, 200, 64, torch.bfloat16))
+    w = on_gpu(oracle.draw_weights(64, 2, 1, torch.bfloat16))
+    tensors = [x, *w.values()]
+    for t in tensors:
+        t.requires_grad_()
+    want = torch.autograd.grad(fused_layer(2)(x, w).square().sum(), tensors)
+    for t in [x] if frozen == "x" else w.values():
+        t.requires_grad_(False)
+    wanted = [(t, g) for t, g in zip(tensors, want, strict=True) if t.requires_grad]
+    got = torch.autograd.grad(fused_layer(2)(x, w).square().sum(), [t for t, _ in wanted])
+    assert all(torch.equal(g, h) for g, (_, h) in zip(got, wanted, strict=True))
+
+
+@hopper_only
+@pytest.mark.parametrize("offset", [0, 1])
+def test_products_off_alignment(offset):
+    """Tokens that start anywhere in memory: a copy, or another way, and the same results."""
+    x = torch.randn(2 * 200 * 64 + offset, device="cuda", dtype=torch.bfloat16)[offset:].view(2, 200, 64)
+    tensors = {"x": x, "w": on_gpu(oracle.draw_weights(64, 2, 1, torch.bfloat16))}
+    compare(fused_layer(2), lambda x, w: oracle.layer(x, x, w, 2), tensors, torch.bfloat16, "offset")
+
+
+@hopper_only
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_products_under_autocast(dtype):
+    """fp32 weights: the products are of 16 bits, gradients come back in fp32, and are those of the composed
+    operations within what the dtype rounds."""
+    torch.manual_seed(0)
+    pom = libpom.PoM(64, 2, 2).cuda()
+    x = torch.randn(3, 130, 64, device="cuda", requires_grad=True)
+    found = {}
+    for path in ("fused", "composed"):
+        with torch.autocast("cuda", dtype=dtype), libpom.force(path):
+            out = pom(x)
+        assert out.dtype == dtype
+        # A sum: the gradients of a mean would be below what fp16 can hold.
+        found[path] = torch.autograd.grad(out.float().square().sum(), [x, *pom.parameters()])
+    for a, b in zip(found["fused"], found["composed"], strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() <= 0.03 * b.norm()

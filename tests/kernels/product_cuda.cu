@@ -448,11 +448,12 @@ std::string sizes_of(const Reference& r, int tile) {
 
 // f(product, tile) for the chosen tile and each that fits; with baselines that live as long.
 template <class F>
-void each_tile(const Reference& r, const F& f, bool any = false) {
+void each_tile(const Reference& r, const F& f, bool any = false, int widest = 192) {
   Scope scope;
   Baselines first;
   for (int tile = 0; tile <= product_tiles(); ++tile) {
     if (tile > 0 && !any && !product_tile_fits(r.sizes(), tile - 1)) continue;
+    if (tile > 0 && product_tile(tile - 1).columns > widest) continue;
     Product p = r.product;
     p.tile = tile;
     f(p, sizes_of(r, tile), &first);
@@ -623,12 +624,46 @@ void check_residual(const Reference& r) {
            initial}};
       if (keep) outputs.emplace_back("y", y, N, PlainWant{r.c, r.error});
       const ResidualTail tail{dtype, x.data(), gate.floats(), stride, keep ? y.data() : nullptr};
-      each_tile(r, [&](const Product& p, const std::string& sizes, Baselines* first) {
-        check(
-            group, text("%s x %s%s", sizes.c_str(), name_of(dtype), keep ? " with y" : ""),
-            [&] { return product_residual(p, tail, nullptr); }, outputs, first, dtype == Dtype::fp32);
-      });
+      each_tile(
+          r,
+          [&](const Product& p, const std::string& sizes, Baselines* first) {
+            check(
+                group, text("%s x %s%s", sizes.c_str(), name_of(dtype), keep ? " with y" : ""),
+                [&] { return product_residual(p, tail, nullptr); }, outputs, first, dtype == Dtype::fp32);
+          },
+          false, kResidualWidest);
     }
+}
+
+// The gate of sums of tiles: what fold_sums would have made of them.
+void check_gate_of_sums(const Reference& r) {
+  const std::string group = std::string("gate of sums ") + name_of(r.product.dtype);
+  const ProductSizes s = r.sizes();
+  if (!wanted(group) || r.product.dtype == Dtype::e4m3 || !gate_takes_sums(s, {})) return;
+  Scope scope;
+  const int64_t count = s.rows() * s.outputs, N = s.outputs, tiles = s.tokens / 128;
+  const Buffer partial(Dtype::fp32, sums_slots(s, {}) * N), H(Dtype::fp32, s.batch * N);
+  const Buffer out(r.product.dtype, count);
+  draw(partial, 30.0f);
+  std::vector<float> sums(static_cast<size_t>(sums_slots(s, {}) * N)),
+      means(static_cast<size_t>(s.batch * N));
+  must(cudaMemcpy(sums.data(), partial.data(), 4 * sums.size(), cudaMemcpyDeviceToHost), "partial");
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t n = 0; n < N; ++n) {
+      float sum = 0;
+      for (int64_t t = 0; t < tiles; ++t) sum += sums[static_cast<size_t>((b * tiles + t + b) * N + n)];
+      means[static_cast<size_t>(b * N + n)] = sum / static_cast<float>(s.tokens);
+    }
+  must(cudaMemcpy(H.data(), means.data(), 4 * means.size(), cudaMemcpyHostToDevice), "means");
+  GateTail tail;
+  tail.partial = partial.floats(), tail.out_dtype = r.product.dtype, tail.out = out.data();
+  const std::vector<Output> outputs{
+      {"out", out, N, GateWant{r.c, r.error, H.floats(), nullptr, RunsOf(s, 0), N, r.product.dtype}}};
+  each_tile(r, [&](Product p, const std::string& sizes, Baselines* first) {
+    p.steady = true;
+    check(
+        group, sizes, [&] { return product_gate(p, tail, nullptr); }, outputs, first);
+  });
 }
 
 // ---- sums ----
@@ -1071,12 +1106,14 @@ std::vector<int64_t> inputs_of(Dtype dtype) {  // rows of e4m3 are multiples of 
 
 void check_products(Dtype dtype) {
   const std::string name = name_of(dtype);
-  if (!wanted("store " + name) && !wanted("gate " + name) && !wanted("residual " + name)) return;
+  if (!wanted("store " + name) && !wanted("gate " + name) && !wanted("gate of sums " + name) &&
+      !wanted("residual " + name))
+    return;
   const auto one = [&](Case s, bool bias) {
     Scope scope;
     const Reference r = reference_of(dtype, s, bias);
     expect(product_supported(r.product), "choices", sizes_of(r, 0) + " not supported");
-    check_store(r), check_gate(r), check_residual(r);
+    check_store(r), check_gate(r), check_residual(r), check_gate_of_sums(r);
   };
   int n = 0;
   for (Case s : kRows)

@@ -1,0 +1,54 @@
+// These tails read a tensor of the tile and hold sums beside the accumulators: tiles of 128 columns at most.
+#include "pom/kernels/product_backward_tails.cuh"
+
+namespace pom::kernels {
+namespace {
+
+constexpr int kWidest = 128, kUnit = 32;
+
+template <class In>
+cudaError_t gate_backward(const Product& p, const GateBackwardTail& t, cudaStream_t stream) {
+  using Tail = GateBackwardTailOf<In>;
+  const typename Tail::Params params{static_cast<int>(p.sizes.tokens),
+                                     static_cast<const In*>(t.se),
+                                     t.H,
+                                     static_cast<In*>(t.dse),
+                                     static_cast<In*>(t.gated),
+                                     t.dH,
+                                     t.dse_sums};
+  return launch_among<In, Tail, kWidest, kUnit>(tile_among(p, kWidest, kUnit), p, params, stream);
+}
+
+template <class In>
+cudaError_t gelu_backward(const Product& p, const GeluBackwardTail& t, cudaStream_t stream) {
+  using Tail = GeluBackwardTailOf<In>;
+  const typename Tail::Params params{static_cast<const In*>(t.before), static_cast<In*>(t.dbefore),
+                                     static_cast<In*>(t.after), t.dbefore_sums};
+  return launch_among<In, Tail, kWidest, kUnit>(tile_among(p, kWidest, kUnit), p, params, stream);
+}
+
+}  // namespace
+
+int64_t product_row_tiles(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
+
+cudaError_t product_gate_backward(const Product& p, const GateBackwardTail& t, cudaStream_t stream) {
+  if (!training_product(p) || p.bias || !t.se || !t.H || !t.dse || !t.dH) return cudaErrorNotSupported;
+  for (const void* pointer : {t.se, static_cast<const void*>(t.H), static_cast<const void*>(t.dse),
+                              static_cast<const void*>(t.gated)})
+    if (!aligned_to_16(pointer)) return cudaErrorNotSupported;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  return with_half(p.dtype, [&]<class In>() { return gate_backward<In>(p, t, stream); });
+}
+
+cudaError_t product_gelu_backward(const Product& p, const GeluBackwardTail& t, cudaStream_t stream) {
+  if (!training_product(p) || p.bias || !t.before || !t.dbefore) return cudaErrorNotSupported;
+  for (const void* pointer :
+       {t.before, static_cast<const void*>(t.dbefore), static_cast<const void*>(t.after)})
+    if (!aligned_to_16(pointer)) return cudaErrorNotSupported;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  return with_half(p.dtype, [&]<class In>() { return gelu_backward<In>(p, t, stream); });
+}
+
+}  // namespace pom::kernels

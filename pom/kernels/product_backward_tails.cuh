@@ -1,0 +1,406 @@
+// What a warpgroup does with a finished tile of training's products: see product_backward.h. Columns are
+// dealt out: of every 32 (a block) a thread holds eight in a row, so that it reads and writes 16 bytes at a
+// time.
+#pragma once
+
+#include <algorithm>
+
+#include "pom/kernels/product_backward.h"
+#include "pom/kernels/product_tails.cuh"
+
+namespace pom::kernels {
+
+template <class T>
+__device__ __forceinline__ float2 unpack_pair(uint32_t word) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+}
+
+// A thread's eight columns of a block, of one row.
+__device__ __forceinline__ int first_column(const TilePlace& at, int block) {
+  return at.column + 32 * block + 8 * at.quad();
+}
+template <class T>
+__device__ __forceinline__ void store_eight(T* to, int64_t row, int column, int columns,
+                                            const uint32_t (&w)[4]) {
+  *reinterpret_cast<uint4*>(to + row * columns + column) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// ---- sums over the rows of a tile, in an order that does not depend on its width ----
+
+// Eight values of every thread are added up over the octets of a warp; each thread ends with one of the sums,
+// of value octet_value().
+__device__ __forceinline__ float add_octets(float (&v)[8], int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float keep = lane & 16 ? v[i + 4] : v[i], send = lane & 16 ? v[i] : v[i + 4];
+    v[i] = keep + __shfl_xor_sync(0xffffffffu, send, 16);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float keep = lane & 8 ? v[i + 2] : v[i], send = lane & 8 ? v[i] : v[i + 2];
+    v[i] = keep + __shfl_xor_sync(0xffffffffu, send, 8);
+  }
+  const float keep = lane & 4 ? v[1] : v[0], send = lane & 4 ? v[0] : v[1];
+  return keep + __shfl_xor_sync(0xffffffffu, send, 4);
+}
+__device__ __forceinline__ int octet_value(int lane) {
+  return (lane & 16) / 4 + (lane & 8) / 4 + (lane & 4) / 4;
+}
+
+// The warps' sums of each block of columns meet in shared memory, which must be free, and go to a row of
+// `out` (all columns of the product): column c of the tile to out[to(c)].
+template <class Traits, class To>
+__device__ __forceinline__ void add_warps(const float (&sums)[Traits::TN / 32], const ProductShape& s,
+                                          const TilePlace& at, float* out, const To& to) {
+  constexpr int TN = Traits::TN;
+  const int place = at.warp() * TN + 8 * at.quad() + octet_value(at.thread % 32);
+#pragma unroll
+  for (int b = 0; b < TN / 32; ++b) at.shared[place + 32 * b] = sums[b];
+  at.sync();
+  for (int c = at.thread; c < TN && at.column + c < s.columns; c += kWarpgroup)
+    out[to(c)] = at.shared[c] + at.shared[TN + c] + (at.shared[2 * TN + c] + at.shared[3 * TN + c]);
+  at.sync();
+}
+
+// Adds up the accumulators over the rows [first, end) of the product.
+template <bool All, class Traits, class Acc, class To>
+__device__ __forceinline__ void add_rows(const Acc& acc, const ProductShape& s, const TilePlace& at,
+                                         int first, int end, float* out, const To& to) {
+  constexpr int MM = Traits::MM, kBlocks = Traits::TN / 32;
+  bool counts[MM][2];
+#pragma unroll
+  for (int mm = 0; mm < MM; ++mm)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = at.row_of(mm, half);
+      counts[mm][half] = All || (row >= first && row < end);
+    }
+  float sums[kBlocks];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    float totals[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      totals[i] = 0;
+#pragma unroll
+      for (int mm = 0; mm < MM; ++mm)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (counts[mm][half]) totals[i] += acc[mm][16 * b + 4 * (i / 2) + 2 * half + i % 2];
+    }
+    sums[b] = add_octets(totals, at.thread % 32);
+  }
+  add_warps<Traits>(sums, s, at, out, to);
+}
+
+// The same for each sequence that the tile has rows of, into slot tile + sequence of `partial`. The shared
+// memory must be free.
+template <class Traits, class Acc, class To>
+__device__ __forceinline__ void add_sequences(const Acc& acc, const ProductShape& s, const TilePlace& at,
+                                              int tokens, float* partial, const To& to) {
+  const int last = min(at.row + Traits::TM, s.rows) - 1, tile = at.row / Traits::TM;
+  const int from = at.row / tokens, until = last / tokens;
+  const auto slot = [&](int sequence) { return partial + static_cast<int64_t>(tile + sequence) * s.columns; };
+  if (from == until && last == at.row + Traits::TM - 1)
+    return add_rows<true, Traits>(acc, s, at, 0, 0, slot(from), to);
+  for (int sequence = from; sequence <= until; ++sequence)
+    add_rows<false, Traits>(acc, s, at, sequence * tokens, (sequence + 1) * tokens, slot(sequence), to);
+}
+
+// ---- the context's forward ----
+
+// Units of 32 features: the block of factor 0, that of factor 1, and so on.
+__host__ __device__ constexpr int64_t context_row_of(int64_t r, int order, int64_t D) {
+  return r / 32 % order * D + r / (32 * order) * 32 + r % 32;
+}
+
+template <class In, int Order>
+struct ContextTailOf {
+  struct Params {
+    const float* bias;
+    int tokens;
+    float* partial;
+    In* ho;
+  };
+
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    const int D = s.columns / Order;
+    for (int c = at.thread; c < Traits::TN; c += kWarpgroup) {
+      const bool inside = p.bias && at.column + c < s.columns;
+      at.shared[c] = inside ? __ldg(p.bias + context_row_of(at.column + c, Order, D)) : 0;
+    }
+  }
+
+  // ho is stored, and the factors of each feature become their running products, in place.
+  template <class Traits, class Acc>
+  __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+    const int D = s.columns / Order;
+#pragma unroll
+    for (int b = 0; b < Traits::TN / 32; ++b) {
+      const int column = b % Order * D + (at.column + 32 * (b - b % Order)) / Order + 8 * at.quad();
+#pragma unroll
+      for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = at.row_of(mm, half);
+          uint32_t words[4];
+#pragma unroll
+          for (int g = 0; g < 4; ++g) {
+            float* v = &acc[mm][16 * b + 4 * g + 2 * half];
+            const float2 bias = prepared<Traits>(at, 0, 4 * b + g);
+            const float2 z = make_float2(v[0] + bias.x, v[1] + bias.y);
+            words[g] = pack_pair<In>(z);
+            v[0] = tail_gelu<In>(z.x), v[1] = tail_gelu<In>(z.y);
+            const float* last = v - (b % Order != 0 ? 16 : 0);  // the factor before
+            if (b % Order != 0) v[0] *= last[0], v[1] *= last[1];
+          }
+          if (row < s.rows && at.column + 32 * b < s.columns)
+            store_eight(p.ho, row, column, s.columns, words);
+        }
+    }
+  }
+
+  template <class Traits, class Acc>
+  __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+    static_assert(Traits::kDealt && Traits::TN % (32 * Order) == 0);
+    products<Traits>(acc, s, at, p);
+    at.sync();  // the biases have been read
+    const int D = s.columns / Order;
+    add_sequences<Traits>(acc, s, at, p.tokens, p.partial,
+                          [&](int c) { return context_row_of(at.column + c, Order, D); });
+  }
+};
+
+// ---- the backward pass ----
+
+// The tile of a stored tensor on its way to the second-level cache while the product is under way.
+template <class Traits, class T>
+__device__ __forceinline__ void fetch_tile(const ProductShape& s, const TilePlace& at, const T* tensor) {
+  static_assert(Traits::TM == kWarpgroup);  // a row each
+  const int row = at.row + at.thread, columns = min(Traits::TN, s.columns - at.column);
+  if (row >= s.rows) return;
+  const T* from = tensor + static_cast<int64_t>(row) * s.columns + at.column;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
+               "r"(columns * static_cast<int>(sizeof(T))));
+}
+
+// Eight columns of a thread's four rows.
+template <class Traits>
+struct RowWords {
+  uint4 words[Traits::MM][2];
+  template <class T>
+  __device__ __forceinline__ void read(const ProductShape& s, const TilePlace& at, const T* from, int block) {
+    const int column = first_column(at, block);
+#pragma unroll
+    for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = at.row_of(mm, half);
+        words[mm][half] = make_uint4(0, 0, 0, 0);
+        if (row < s.rows && column < s.columns)
+          words[mm][half] =
+              __ldg(reinterpret_cast<const uint4*>(from + static_cast<int64_t>(row) * s.columns + column));
+      }
+  }
+};
+
+// What becomes of one value: its gradient, to be stored and summed; the forward's value once more; and what
+// the accumulator is to hold from now on.
+struct Differentiated {
+  float gradient, again, kept;
+};
+
+// Takes the tile through f.at(block, row) -> g, g(i, accumulator, stored value) -> Differentiated for column
+// i of eight. `stored` is read a block ahead, `gradients` and `again` (or null) are written; sums of the
+// gradients over the thread's rows of each block.
+template <class Traits, class In, class Acc, class F>
+__device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, const TilePlace& at,
+                                              const In* stored, In* gradients, In* again,
+                                              float (&sums)[Traits::TN / 32], const F& f) {
+  constexpr int kBlocks = Traits::TN / 32;
+  RowWords<Traits> now, next;
+  next.read(s, at, stored, 0);
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    now = next;
+    if (b + 1 < kBlocks) next.read(s, at, stored, b + 1);
+    const int column = first_column(at, b);
+    float totals[8] = {};
+#pragma unroll
+    for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = at.row_of(mm, half);
+        const auto g = f.at(b, row);
+        const uint4 w = now.words[mm][half];
+        const uint32_t in[4] = {w.x, w.y, w.z, w.w};
+        uint32_t slopes[4], values[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float* v = &acc[mm][16 * b + 4 * i + 2 * half];
+          const float2 x = unpack_pair<In>(in[i]);
+          const Differentiated one = g(2 * i, v[0], x.x), two = g(2 * i + 1, v[1], x.y);
+          slopes[i] = pack_pair<In>(make_float2(one.gradient, two.gradient));
+          values[i] = pack_pair<In>(make_float2(one.again, two.again));
+          totals[2 * i] += one.gradient, totals[2 * i + 1] += two.gradient;
+          v[0] = one.kept, v[1] = two.kept;
+        }
+        const bool inside = row < s.rows && column < s.columns;
+        if (inside) store_eight(gradients, row, column, s.columns, slopes);
+        if (inside && again) store_eight(again, row, column, s.columns, values);
+      }
+    sums[b] = add_octets(totals, at.thread % 32);
+  }
+}
+
+template <class Traits>
+__device__ __forceinline__ void add_tile(const float (&sums)[Traits::TN / 32], const ProductShape& s,
+                                         const TilePlace& at, float* out) {
+  if (!out) return;
+  add_warps<Traits>(sums, s, at, out + static_cast<int64_t>(at.row / Traits::TM) * s.columns,
+                    [&](int c) { return at.column + c; });
+}
+
+template <class In>
+struct GateBackwardTailOf {
+  struct Params {
+    int tokens;
+    const In* se;
+    const float* H;
+    In *dse, *gated;
+    float *dH, *dse_sums;
+  };
+  __device__ static bool one_sequence(const ProductShape& s, const TilePlace& at, const Params& p, int TM) {
+    return at.row / p.tokens == (min(at.row + TM, s.rows) - 1) / p.tokens;
+  }
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    fetch_tile<Traits>(s, at, p.se);
+    if (!one_sequence(s, at, p, Traits::TM)) return;
+    const float* H = p.H + static_cast<int64_t>(at.row / p.tokens) * s.columns + at.column;
+    for (int c = at.thread; c < Traits::TN; c += kWarpgroup)
+      at.shared[c] = at.column + c < s.columns ? __ldg(H + c) : 0;
+  }
+
+  // H of eight columns, from the shared memory or, where the tile has rows of several sequences, its own.
+  struct Row {
+    alignas(16) float h[8];
+    __device__ explicit Row(const float* from) {
+      *reinterpret_cast<float4*>(h) = *reinterpret_cast<const float4*>(from);
+      *reinterpret_cast<float4*>(h + 4) = *reinterpret_cast<const float4*>(from + 4);
+    }
+    __device__ Differentiated operator()(int i, float dgated, float x) const {
+      const float s = sigmoid<In>(x), dH = dgated * s;
+      return {dH * h[i] * (1.0f - s), s * h[i], dH};
+    }
+  };
+  struct Shared {
+    const float* h;
+    __device__ Row at(int block, int) const { return Row(h + 32 * block); }
+  };
+  struct Apart {
+    const float* H;
+    int tokens, rows, columns, column;
+    __device__ Row at(int block, int row) const {
+      const int inside = min(column + 32 * block, columns - 8);  // what is beyond is not stored
+      return Row(H + static_cast<int64_t>(min(row, rows - 1) / tokens) * columns + inside);
+    }
+  };
+
+  template <class Traits, class Acc>
+  __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+    static_assert(Traits::kDealt);
+    float sums[Traits::TN / 32];
+    if (one_sequence(s, at, p, Traits::TM))
+      differentiate<Traits>(acc, s, at, p.se, p.dse, p.gated, sums, Shared{at.shared + 8 * at.quad()});
+    else
+      differentiate<Traits>(acc, s, at, p.se, p.dse, p.gated, sums,
+                            Apart{p.H, p.tokens, s.rows, s.columns, first_column(at, 0)});
+    at.sync();  // H has been read
+    add_tile<Traits>(sums, s, at, p.dse_sums);
+    add_sequences<Traits>(acc, s, at, p.tokens, p.dH, [&](int c) { return at.column + c; });
+  }
+};
+
+template <class In>
+struct GeluBackwardTailOf {
+  struct Params {
+    const In* before;
+    In *dbefore, *after;
+    float* dbefore_sums;
+  };
+  template <class Traits>
+  __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
+    fetch_tile<Traits>(s, at, p.before);
+  }
+  struct Slope {
+    __device__ Slope at(int, int) const { return {}; }
+    __device__ Differentiated operator()(int, float dafter, float x) const {
+      const Gelu g = gelu_and_slope<In>(x);
+      return {dafter * g.slope, g.value, 0};
+    }
+  };
+  template <class Traits, class Acc>
+  __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+    static_assert(Traits::kDealt);
+    float sums[Traits::TN / 32];
+    differentiate<Traits>(acc, s, at, p.before, p.dbefore, p.after, sums, Slope());
+    add_tile<Traits>(sums, s, at, p.dbefore_sums);
+  }
+};
+
+// ---- the host's half ----
+
+// The best tile for the sizes, or the one asked for, of those at most `widest` wide that are whole multiples
+// of `unit` columns: an index, -1 where there is none.
+inline int tile_among(const Product& p, int widest, int unit) {
+  const auto offered = [&](int i) {
+    return product_tile(i).columns <= widest && product_tile(i).columns % unit == 0;
+  };
+  if (p.tile > 0) return p.tile <= product_tiles() && offered(p.tile - 1) ? p.tile - 1 : -1;
+  int best = -1;
+  double least = 0;
+  for (int i = 0; i < product_tiles(); ++i) {
+    if (!offered(i)) continue;
+    const ProductTile t = product_tile(i);
+    const int64_t tiles = (p.sizes.rows() + t.above * t.rows - 1) / (t.above * t.rows) *
+                          ((p.sizes.outputs + t.beside * t.columns - 1) / (t.beside * t.columns));
+    const int64_t slots = std::max(1, processors() / (t.above * t.beside));
+    const double cost = static_cast<double>((tiles + slots - 1) / slots) * (t.columns + 24.0);
+    if (best < 0 || cost < least) best = i, least = cost;
+  }
+  return best;
+}
+
+// Launches `Tail` in the tile of this index, out of those that tile_among() offers.
+template <class In, class Tail, int Widest, int Unit>
+cudaError_t launch_among(int index, const Product& p, const typename Tail::Params& params,
+                         cudaStream_t stream) {
+  return with_tile(index, [&]<int TN, int Beside>() {
+    if constexpr (TN <= Widest && TN % Unit == 0)
+      return launch_product<DealtTraits<In, TN, Beside>, Tail>(p, params, stream);
+    else
+      return cudaErrorInvalidValue;
+  });
+}
+
+inline bool aligned_to_16(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+// What all of these products ask for.
+inline bool training_product(const Product& p) {
+  return product_supported(p) && (p.dtype == Dtype::bf16 || p.dtype == Dtype::fp16) &&
+         p.sizes.outputs % 32 == 0;
+}
+
+// Calls f.template operator()<In>() for a dtype of 16 bits.
+template <class F>
+cudaError_t with_half(Dtype dtype, const F& f) {
+  return dtype == Dtype::bf16 ? f.template operator()<__nv_bfloat16>() : f.template operator()<__half>();
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,39 @@
+// The causal Polynomial Mixer in three steps: the context's product with the running sums of each tile of
+// rows, what the tiles carry over to each other, and the gate of each row by the mean of all up to it. See
+// product.h for rows, weights and orders; sizes as there, bf16 and fp16.
+#pragma once
+
+#include "pom/kernels/product.h"
+
+namespace pom::kernels {
+
+// p_i = gelu(c_i) p_{i-1} as in product_sums, with weights in that order; then the sums over the rows of a
+// tile up to each one, which start anew with each sequence. Columns of the results are in the paper's order.
+struct ScanTail {
+  int order = 2;
+  void* prefix = nullptr;   // (rows, N) in `dtype`; of fp16 a sixteenth, which does not overflow
+  float* totals = nullptr;  // (scan_slots, N): of each tile and sequence
+};
+int64_t scan_slots(const ProductSizes& sizes);
+cudaError_t product_scan(const Product& product, const ScanTail& tail, cudaStream_t stream);
+
+// totals become what all tiles before have, in place.
+struct CarryParams {
+  ProductSizes sizes;
+  float* totals = nullptr;
+  const float* sum = nullptr;  // (batch, N) that a sequence goes on from, or null
+  float* total = nullptr;      // (batch, N) or null: the sum over all of a sequence
+};
+cudaError_t scan_carry(const CarryParams& params, cudaStream_t stream);
+
+// out = sigmoid(a w^T + bias) * H, H the mean over the rows of a sequence up to the end of the row's block.
+struct ScanGateTail {
+  int64_t block = 1;
+  const void* prefix = nullptr;    // of product_scan
+  const float* carry = nullptr;    // of scan_carry
+  const int64_t* count = nullptr;  // (batch): the rows that `sum` was of, or null
+  void* out = nullptr;             // (rows, N) in `dtype`
+};
+cudaError_t product_scan_gate(const Product& product, const ScanGateTail& tail, cudaStream_t stream);
+
+}  // namespace pom::kernels

@@ -1,0 +1,113 @@
+// What the kernels that hold a row in registers share: a team of 32 to 256 threads takes a row, the teams of
+// a block the rows of a run of tokens of one picture. d width; sums over rows are taken in a fixed order.
+#pragma once
+
+#include "pom/kernels/columns.cuh"
+#include "pom/kernels/modulation.h"
+
+namespace pom::kernels {
+
+struct Rows {
+  int64_t tokens, width, part_tokens;
+  int parts, team;                                              // threads of a row: a multiple of 32
+  int threads() const { return team == 32 ? kThreads : team; }  // of a block
+};
+
+// For `held` values of a row in a thread.
+inline Rows rows_of(const RowSizes& s, int held) {
+  const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32, parts = norm_parts(s);
+  return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
+}
+// Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave
+// few of the team's places empty. `fours`: whether tensors can be read and written by four values.
+template <class F>
+cudaError_t with_vectors(const RowSizes& s, bool fours, const F& f) {
+  if (s.width % 4 != 0 || !fours) return f.template operator()<1, 16>();
+  if (s.width <= 256) return f.template operator()<4, 2>();
+  if (s.width % 384 == 0 && s.width <= 3072) return f.template operator()<4, 3>();
+  return f.template operator()<4, 4>();
+}
+inline bool valid(const RowSizes& s) {
+  return s.batch >= 0 && s.tokens >= 0 && s.width >= 1;
+}
+
+// The sum over a team, in every thread of it. A team larger than a warp is the whole block: see
+// Rows::threads().
+__device__ __forceinline__ float team_sum(float value, int team, float* shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (team == 32) return value;
+  __syncthreads();  // the sum before may still be read
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < team / 32; ++warp) sum += shared[warp];
+  return sum;
+}
+
+// Two of them at once.
+__device__ __forceinline__ float2 team_sums(float2 value, int team, float* shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value.x += __shfl_xor_sync(0xffffffffu, value.x, offset);
+    value.y += __shfl_xor_sync(0xffffffffu, value.y, offset);
+  }
+  if (team == 32) return value;
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) shared[2 * warp] = value.x, shared[2 * warp + 1] = value.y;
+  __syncthreads();
+  float2 sum = make_float2(0, 0);
+  for (int w = 0; w < team / 32; ++w) sum.x += shared[2 * w], sum.y += shared[2 * w + 1];
+  return sum;
+}
+
+// The columns of thread `member` of a team: vectors member, member + team, …, of V values each.
+template <int V>
+__device__ __forceinline__ int64_t column_of(int member, int i, int team) {
+  return (static_cast<int64_t>(i) * team + member) * V;
+}
+
+// Adds up the teams' sums in order and writes the row of `out`; all threads call it.
+template <int V, int Vectors>
+__device__ __forceinline__ void sum_teams(const Rows& r, const float (&sums)[Vectors][V], float* shared,
+                                          float* out) {
+  const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const int64_t c = column_of<V>(member, i, r.team) + v;
+      if (c >= r.width) continue;
+      if (teams == 1)
+        out[c] = sums[i][v];
+      else
+        shared[threadIdx.x / r.team * r.width + c] = sums[i][v];
+    }
+  if (teams == 1) return;
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < r.width; c += blockDim.x) {
+    float sum = 0;
+    for (int team = 0; team < teams; ++team) sum += shared[team * r.width + c];
+    out[c] = sum;
+  }
+}
+
+// ---- dtypes: the stream is fp32 or bf16, a branch fp16 also ----
+
+template <class Launch>
+cudaError_t with_stream(Dtype dtype, const Launch& launch) {
+  if (dtype == Dtype::fp32) return launch(float());
+  if (dtype == Dtype::bf16) return launch(__nv_bfloat16());
+  return cudaErrorInvalidValue;
+}
+template <class Launch>
+cudaError_t with_dtypes(Dtype stream, Dtype branch, const Launch& launch) {
+  return with_stream(stream, [&](auto x) {
+    if (branch == Dtype::fp16) return launch(x, __half());
+    return with_stream(branch, [&](auto y) { return launch(x, y); });
+  });
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,171 @@
+#include "pom/ops/products_cuda.h"
+
+#include <ATen/ops/empty.h>
+
+#include "pom/kernels/product_backward.h"
+#include "pom/ops/cuda_launch.h"
+
+namespace pom::ops::cuda {
+namespace {
+
+using detail::check_launch;
+
+// A pass over a weight of `inputs` columns saves at least as many bytes as it costs.
+bool pays(std::int64_t rows, std::int64_t inputs) {
+  return rows >= 2 * inputs;
+}
+
+bool half_precision(const at::Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
+}
+bool aligned(const at::Tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
+  return at::empty(shape, like.options().dtype(at::kFloat));
+}
+at::Tensor raised(const at::Tensor& bias) {
+  return bias.defined() ? bias.to(at::kFloat).contiguous() : at::Tensor();
+}
+at::Tensor wider(const at::Tensor& x, std::int64_t last) {  // (B, n, last)
+  return at::empty({x.size(0), x.size(1), last}, x.options());
+}
+const float* floats_of(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr<float>() : nullptr;
+}
+
+// x (B, n, K), contiguous, times (N, K).
+kernels::Product product_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}) {
+  kernels::Product p;
+  p.sizes = {x.size(0), x.size(1), x.size(2), weight.size(0)};
+  p.dtype = detail::kernel_dtype(x);
+  p.a = x.const_data_ptr(), p.w = weight.const_data_ptr(), p.bias = floats_of(bias);
+  return p;
+}
+
+// For x (B, n, `inputs`) times (outputs, inputs); a weight that is made here is aligned.
+bool has_product(const at::Tensor& x, std::int64_t inputs, std::int64_t outputs) {
+  constexpr std::int64_t most = 65535;  // a grid's height
+  if (!half_precision(x) || x.size(0) > most || !x.is_contiguous() || x.size(2) != inputs) return false;
+  kernels::Product p;
+  p.sizes = {x.size(0), x.size(1), inputs, outputs};
+  p.dtype = detail::kernel_dtype(x), p.a = p.w = x.const_data_ptr();
+  return p.sizes.rows() > 0 && kernels::product_supported(p);
+}
+bool has_weight(const at::Tensor& weight) {
+  return weight.is_contiguous() && aligned(weight);
+}
+// dout (B, n, K) times a weight (K, N), whose transpose is made.
+bool has_backward(const at::Tensor& dout, const at::Tensor& weight) {
+  return has_product(dout, weight.size(0), weight.size(1)) && has_weight(weight) &&
+         weight.size(1) % 32 == 0 && pays(dout.size(0) * dout.size(1), weight.size(0));
+}
+
+at::Tensor transposed(const at::Tensor& weight, cudaStream_t stream) {
+  at::Tensor to = at::empty({weight.size(1), weight.size(0)}, weight.options());
+  check_launch("transpose",
+               kernels::transpose(
+                   {weight.size(0), weight.size(1), weight.const_data_ptr(), to.mutable_data_ptr()}, stream));
+  return to;
+}
+at::Tensor in_context_order(const at::Tensor& weight, std::int64_t order, cudaStream_t stream) {
+  at::Tensor to = at::empty(weight.sizes(), weight.options());
+  check_launch("mixer_layer", kernels::context_rows({weight.size(0), weight.size(1), weight.const_data_ptr(),
+                                                     to.mutable_data_ptr()},
+                                                    static_cast<int>(order), stream));
+  return to;
+}
+
+}  // namespace
+
+std::optional<Context> context_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                       std::int64_t order, cudaStream_t stream) {
+  constexpr const char* op = "mixer_layer";
+  const std::int64_t kD = weight.size(0), d = weight.size(1);
+  if (!kernels::context_order(static_cast<int>(order), kD / order) || !has_product(x, d, kD) ||
+      !has_weight(weight) || !pays(x.size(0) * x.size(1), d))
+    return {};
+  const at::Tensor w = in_context_order(weight, order, stream), b = raised(bias);
+  const kernels::Product p = product_of(x, w, b);
+  const at::Tensor partial = floats({kernels::sums_slots(p.sizes, {}), kD}, x);
+  Context r{wider(x, kD), floats({x.size(0), kD}, x)};
+  kernels::ContextTail tail;
+  tail.order = static_cast<int>(order), tail.partial = partial.mutable_data_ptr<float>();
+  tail.ho = r.ho.mutable_data_ptr();
+  check_launch(op, kernels::product_context(p, tail, stream));
+  kernels::FoldParams fold;
+  fold.sizes = p.sizes, fold.partial = partial.const_data_ptr<float>();
+  fold.H = r.H.mutable_data_ptr<float>();
+  check_launch(op, kernels::fold_sums(fold, stream));
+  return r;
+}
+
+std::optional<Queries> gate_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                                    const at::Tensor& H, cudaStream_t stream) {
+  if (!has_product(x, weight.size(1), weight.size(0)) || !has_weight(weight)) return {};
+  const at::Tensor b = raised(bias);
+  const kernels::Product p = product_of(x, weight, b);
+  Queries r{wider(x, weight.size(0)), wider(x, weight.size(0))};
+  kernels::GateTail tail;
+  tail.H = H.const_data_ptr<float>(), tail.out_dtype = p.dtype;
+  tail.out = r.gated.mutable_data_ptr(), tail.before = r.se.mutable_data_ptr();
+  check_launch("mixer_layer", kernels::product_gate(p, tail, stream));
+  return r;
+}
+
+std::optional<GateGradients> gate_backward_product(const at::Tensor& dout, const at::Tensor& weight,
+                                                   const at::Tensor& se, const at::Tensor& H,
+                                                   bool for_weights, cudaStream_t stream) {
+  constexpr const char* op = "mixer_layer_backward";
+  if (!has_backward(dout, weight) || !aligned(se) || !aligned(H)) return {};
+  const std::int64_t kD = weight.size(1);
+  const at::Tensor w = transposed(weight, stream);
+  const kernels::Product p = product_of(dout, w);
+  const at::Tensor partial = floats({kernels::sums_slots(p.sizes, {}), kD}, dout);
+  GateGradients r{at::empty(se.sizes(), se.options()), {}, floats(H.sizes(), dout), {}};
+  kernels::GateBackwardTail tail;
+  tail.se = se.const_data_ptr(), tail.H = H.const_data_ptr<float>();
+  tail.dse = r.dse.mutable_data_ptr(), tail.dH = partial.mutable_data_ptr<float>();
+  if (for_weights) {
+    r.gated = at::empty(se.sizes(), se.options());
+    r.dse_sums = floats({kernels::product_row_tiles(p.sizes.rows()), kD}, dout);
+    tail.gated = r.gated.mutable_data_ptr(), tail.dse_sums = r.dse_sums.mutable_data_ptr<float>();
+  }
+  check_launch(op, kernels::product_gate_backward(p, tail, stream));
+  check_launch(op, kernels::add_slots(
+                       {p.sizes, partial.const_data_ptr<float>(), r.dH.mutable_data_ptr<float>()}, stream));
+  return r;
+}
+
+bool has_gelu_product(const at::Tensor& x, const at::Tensor& weight) {
+  return has_product(x, weight.size(1), weight.size(0)) && has_weight(weight);
+}
+
+Activated gelu_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, bool keep,
+                       cudaStream_t stream) {
+  const at::Tensor b = raised(bias);
+  const kernels::Product p = product_of(x, weight, b);
+  Activated r{keep ? wider(x, weight.size(0)) : at::Tensor(), wider(x, weight.size(0))};
+  kernels::StoreTail tail;
+  tail.activation = kernels::Activation::gelu, tail.out_dtype = p.dtype,
+  tail.out = r.after.mutable_data_ptr();
+  if (keep) tail.before = r.before.mutable_data_ptr();
+  check_launch("feed_forward", kernels::product_store(p, tail, stream));
+  return r;
+}
+
+std::optional<GeluGradients> gelu_backward_product(const at::Tensor& dout, const at::Tensor& weight,
+                                                   const at::Tensor& before, cudaStream_t stream) {
+  if (!has_backward(dout, weight) || !aligned(before)) return {};
+  const at::Tensor w = transposed(weight, stream);
+  const kernels::Product p = product_of(dout, w);
+  GeluGradients r{at::empty(before.sizes(), before.options()), at::empty(before.sizes(), before.options()),
+                  floats({kernels::product_row_tiles(p.sizes.rows()), weight.size(1)}, dout)};
+  kernels::GeluBackwardTail tail;
+  tail.before = before.const_data_ptr(), tail.dbefore = r.dbefore.mutable_data_ptr();
+  tail.after = r.after.mutable_data_ptr(), tail.dbefore_sums = r.sums.mutable_data_ptr<float>();
+  check_launch("feed_forward", kernels::product_gelu_backward(p, tail, stream));
+  return r;
+}
+
+}  // namespace pom::ops::cuda
