@@ -94,6 +94,7 @@ std::string program_help(std::span<const Command> commands) {
           entry("POM_MODELS", "folders of model folders, where reproduce looks; separated by ':'") +
           entry("POM_CPU_ISA", "lowers the instruction set of our kernels: base, avx2, avx512, avx512bf16") +
           entry("POM_GRAPHS", "CUDA graphs on a GPU: 0 none; always: a failed capture is an error") +
+          entry("POM_TILES", "file of the fastest kernels on this GPU; off: nothing is measured or kept") +
           entry("NO_COLOR", "no colours, also on a terminal");
   text +=
       "\n" + heading("Exit status") + "  " +

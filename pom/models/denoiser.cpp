@@ -37,7 +37,7 @@ std::unique_ptr<GraphedEvaluations> graphs_for(c10::Device device) {
 struct Layer {
   ops::LayerWeights pom;
   ops::Dense qkv, proj;  // of attention
-  ops::Dense up, down, cond, gate;
+  ops::Dense up, down;
 };
 
 // Weights by name, in the dtype of the products. What has been taken is gone.
@@ -70,9 +70,28 @@ Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
   }
   layer.up = shelf.dense(name + "ffw.0");
   layer.down = shelf.dense(name + "ffw.2");
-  layer.cond = shelf.dense(name + "cond_mlp.1");
-  layer.gate = shelf.dense(name + "gate_mlp.1");
   return layer;
+}
+
+// What the condition sets, as one matrix: scales, shifts and gates of all blocks (6 d each), then of the
+// output (2 d).
+ops::Dense take_conditioning(Shelf& shelf, const NetworkConfig& config) {
+  ops::Dense all;
+  std::int64_t at = 0;
+  const auto add = [&](const std::string& name) {
+    const ops::Dense part = shelf.dense(name);
+    if (at == 0) {
+      const std::int64_t rows = (6 * config.depth + 2) * config.dim;
+      all = {at::empty({rows, config.dim}, part.weight.options()), at::empty({rows}, part.bias.options())};
+    }
+    all.weight.narrow(0, at, part.weight.size(0)).copy_(part.weight);
+    all.bias.narrow(0, at, part.bias.size(0)).copy_(part.bias);
+    at += part.weight.size(0);
+  };
+  for (std::int64_t i = 0; i < config.depth; ++i)
+    for (const char* part : {"cond_mlp.1", "gate_mlp.1"}) add(pom::detail::concat("layers.", i, ".", part));
+  add("out_mod.1");
+  return all;
 }
 
 }  // namespace
@@ -93,7 +112,7 @@ struct Denoiser::Impl {
     in_conv = shelf.dense("in_conv");
     in_conv.weight = in_conv.weight.flatten(1);
     for (std::int64_t i = 0; i < c.depth; ++i) layers.push_back(take_layer(shelf, c, i));
-    out_mod = shelf.dense("out_mod.1"), out_proj = shelf.dense("out_proj");
+    conditioning = take_conditioning(shelf, c), out_proj = shelf.dense("out_proj");
     graphs = graphs_for(stream.device());
   }
 
@@ -197,19 +216,10 @@ struct Denoiser::Impl {
                           classes_emb.index_select(0, distinct_rows).unsqueeze(0))
                              .reshape({table_count * classes, config.dim});
     table = at::empty({table_count * classes, modulation_width()}, stream);
-    const std::int64_t d = config.dim;
-    std::int64_t at = 0;
-    const auto product = [&](const ops::Dense& dense) {
-      at::Tensor part = table.narrow(1, at, dense.weight.size(0));
-      ops::silu_linear_rows(c, dense, part);
-      at += dense.weight.size(0);
-    };
-    for (const Layer& layer : layers) {
-      product(layer.cond);
-      product(layer.gate);
-      if (!config.attention()) table.narrow(1, at - 2 * d, 2 * d).add_(1);  // gates are 1 + g
-    }
-    product(out_mod);
+    ops::silu_linear_rows(c, conditioning, table);
+    if (config.attention()) return;
+    const at::Tensor blocks = table.narrow(1, 0, 6 * config.depth * config.dim);
+    blocks.unflatten(1, {config.depth, 6, config.dim}).narrow(2, 4, 2).add_(1);  // gates are 1 + g
   }
 
   // The rows of the table for this time, one per picture.
@@ -318,7 +328,7 @@ struct Denoiser::Impl {
   at::ScalarType dtype;
   at::TensorOptions stream;
   at::Tensor classes_emb;
-  ops::Dense time_up, time_down, in_conv, out_mod, out_proj;
+  ops::Dense time_up, time_down, in_conv, conditioning, out_proj;
   std::vector<Layer> layers;
 
   std::int64_t batch = 0, rows = 0, columns = 0;
