@@ -254,7 +254,7 @@ def build_program(source: Path, machine: Machine) -> Path | Result:
     if library is None:
         return Result("", Count(failed=1), "build/cuda has no kernels: run the part build first")
     program = KEPT / f"{source.parent.name}_{source.stem}"
-    if is_newer(program, [source, ROOT / library]):
+    if is_newer(program, [source, *source.parent.glob("*.cuh"), ROOT / library]):
         return program
     architecture = machine.gpu.architecture
     words = [find_nvcc(), "-std=c++20", "-O3", f"-ccbin={machine.compiler}", "-I."]

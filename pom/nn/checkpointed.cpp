@@ -63,7 +63,10 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
                             const c10::intrusive_ptr<Run>& run, at::TensorList parameters) {
     ctx->save_for_backward({x, c});
     ctx->saved_data["run"] = c10::IValue::make_capsule(run);
-    return (*run)(x, c);
+    // With a graph that nobody keeps: without one other kernels might run than in the backward pass, and the
+    // values there would have other bits.
+    const at::AutoGradMode graph(true);
+    return (*run)(x.detach(), c.detach()).detach();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {

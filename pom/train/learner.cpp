@@ -159,17 +159,18 @@ void Learner::furnish(const Prepared& prepared) {
   };
   if (!workplace_.prepared.x0.empty() && alike(workplace_.prepared, prepared)) return;
   workplace_.graphs->drop();
-  workplace_.prepared = {};
+  Prepared buffers{};
   std::int64_t B = 0;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Draw& draw = prepared.draws[i];
-    workplace_.prepared.x0.push_back(at::empty_like(prepared.x0[i]));
-    workplace_.prepared.draws.push_back(
+    buffers.x0.push_back(at::empty_like(prepared.x0[i]));
+    buffers.draws.push_back(
         {at::empty_like(draw.noise), at::empty_like(draw.times), at::empty_like(draw.labels)});
     B += prepared.x0[i].size(0);
   }
   const at::TensorOptions options = prepared.x0[0].options();
   workplace_.computed = {at::empty({B}, options), at::empty({}, options)};
+  workplace_.prepared = std::move(buffers);
 }
 
 Learner::Computed Learner::gradients_again(const Prepared& prepared) {
