@@ -40,4 +40,11 @@ inline void check_launch(const char* op, cudaError_t status) {
   check(status == cudaSuccess, op, ": the kernel could not be started: ", cudaGetErrorString(status));
 }
 
+// Whether what the stream is given becomes part of a graph.
+inline bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_launch("capture", cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace pom::ops::detail

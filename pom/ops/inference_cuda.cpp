@@ -129,12 +129,6 @@ kernels::Product product_of(const Rows& a, const Matrix& w) {
   return p;
 }
 
-bool capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_launch("capture", cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 // A product of a network that samples takes the fastest tile; and in its graph, before which all copies of
 // its weights were made, it reads them early. `rehearse` is like `run` and does no harm.
 using Run = std::function<cudaError_t(const kernels::Product&)>;
@@ -142,7 +136,7 @@ void launch(const char* op, kernels::Product p, const char* kind, cudaStream_t s
             const Run& rehearse, int widest = 192) {
   if (RelaidWeights::current().frozen()) {
     tune(p, kind, widest, stream, rehearse);
-    p.steady = capturing(stream);
+    p.steady = detail::capturing(stream);
   }
   check_launch(op, run(p));
 }

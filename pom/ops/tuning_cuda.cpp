@@ -67,12 +67,6 @@ std::vector<int> tiles_for(const kernels::Product& p, int widest) {
   return tiles;
 }
 
-bool capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  detail::check_launch("tuning", cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 // The least time of some rounds that go over all tiles, so that a slow moment is no tile's fault.
 int fastest(kernels::Product p, const std::vector<int>& tiles, cudaStream_t stream,
             const std::function<cudaError_t(const kernels::Product&)>& run) {
@@ -111,7 +105,7 @@ void tune(kernels::Product& p, const char* kind, int widest, cudaStream_t stream
   const std::optional<int> known = memory.find(name);
   if (known && std::ranges::find(tiles, *known) != tiles.end()) {
     p.tile = *known;
-  } else if (!capturing(stream)) {
+  } else if (!detail::capturing(stream)) {
     p.tile = fastest(p, tiles, stream, run);
     if (p.tile > 0) memory.keep(name, p.tile);
   }

@@ -2,8 +2,8 @@
 // comparison with what was computed in fp64 on the host.
 #pragma once
 
+#include "tests/kernels/watchdog.cuh"
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +13,6 @@
 #include <cuda_runtime.h>
 #include <map>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "pom/kernels/dtype.h"
@@ -52,31 +51,6 @@ void expect(bool ok, const std::string& group, const std::string& what) {
   if (++shown < 20) return;
   std::printf("stopped after 20 failures\n");
   finish();
-}
-void must(cudaError_t status, const std::string& what) {
-  if (status == cudaSuccess) return;
-  std::printf("FAILED: %s: %s\n", what.c_str(), cudaGetErrorString(status));
-  std::fflush(stdout);
-  _exit(2);
-}
-// A kernel that never ends must not hold the machine.
-void finish_within(double seconds, const std::string& what) {
-  const auto start = std::chrono::steady_clock::now();
-  for (;;) {
-    const cudaError_t status = cudaStreamQuery(nullptr);
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorNotReady) must(status, what);
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) continue;
-    std::printf("FAILED: %s: still running after %.0f s\n", what.c_str(), seconds);
-    std::fflush(stdout);
-    _exit(3);
-  }
-}
-template <class... A>
-std::string text(const char* format, A... a) {
-  char buffer[512];
-  std::snprintf(buffer, sizeof buffer, format, a...);
-  return buffer;
 }
 const char* name_of(Dtype dtype) {
   return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::bf16 ? "bf16" : "fp16";

@@ -5,8 +5,8 @@
 //   ./product_backward_cuda [--quick]
 // M rows = batch * tokens, K inputs, N outputs. Results stand between guards; every case runs twice and in
 // every tile, and must give the same bits.
+#include "tests/kernels/watchdog.cuh"
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -39,32 +39,6 @@ void expect(bool ok, const std::string& what) {
   std::printf("FAILED: %s\n", what.c_str());
   if (++failed >= 20) finish();
 }
-void must(cudaError_t status, const std::string& what) {
-  if (status == cudaSuccess) return;
-  std::printf("FAILED: %s: %s\n", what.c_str(), cudaGetErrorString(status));
-  std::fflush(stdout);
-  _exit(2);
-}
-// A kernel that never ends must not hold the machine.
-void finish_within(double seconds, const std::string& what) {
-  const auto start = std::chrono::steady_clock::now();
-  for (;;) {
-    const cudaError_t status = cudaStreamQuery(nullptr);
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorNotReady) must(status, what);
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) continue;
-    std::printf("FAILED: %s: still running after %.0f s\n", what.c_str(), seconds);
-    std::fflush(stdout);
-    _exit(3);
-  }
-}
-template <class... A>
-std::string text(const char* format, A... a) {
-  char buffer[512];
-  std::snprintf(buffer, sizeof buffer, format, a...);
-  return buffer;
-}
-
 // ---- memory: `bytes` between guards, whose every byte is 0xFF as the values are at first ----
 
 constexpr int64_t kGuard = 256;

@@ -5,8 +5,8 @@
 //   ./product_cuda [--quick] [filter]      a part of a group's name: "sums", "bf16", "gate e4m3"
 // M rows = batch * tokens, K inputs, N outputs. Results and inputs stand between guards of not-a-number;
 // every case runs twice and must give the same bits, as must every tile.
+#include "tests/kernels/watchdog.cuh"
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -67,34 +67,6 @@ void expect(bool ok, const std::string& group, const std::string& what) {
   if (++shown < 20) return;
   std::printf("stopped after 20 failures\n");
   finish();
-}
-
-void must(cudaError_t status, const std::string& what) {
-  if (status == cudaSuccess) return;
-  std::printf("FAILED: %s: %s\n", what.c_str(), cudaGetErrorString(status));
-  std::fflush(stdout);
-  _exit(2);
-}
-
-// A kernel that never ends must not hold the machine.
-void finish_within(double seconds, const std::string& what) {
-  const auto start = std::chrono::steady_clock::now();
-  for (;;) {
-    const cudaError_t status = cudaStreamQuery(nullptr);
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorNotReady) must(status, what);
-    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) continue;
-    std::printf("FAILED: %s: still running after %.0f s\n", what.c_str(), seconds);
-    std::fflush(stdout);
-    _exit(3);
-  }
-}
-
-template <class... A>
-std::string text(const char* format, A... a) {
-  char buffer[512];
-  std::snprintf(buffer, sizeof buffer, format, a...);
-  return buffer;
 }
 
 // ---- memory ----
