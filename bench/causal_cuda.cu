@@ -76,7 +76,7 @@ struct Layer {
   Memory memory;
   ProductSizes wide, narrow;
   Value *x[kBuffers], *gated[kBuffers], *out[kBuffers], *prefix, *ho, *se, *ag;
-  float *bias, *partial, *H;
+  float *bias, *partial, *H, *work;
 
   Layer(int64_t batch, int64_t tokens)
       : wide{batch, tokens, kWidth, kFeatures}, narrow{batch, tokens, kFeatures, kWidth} {
@@ -90,6 +90,7 @@ struct Layer {
     ag = memory.drawn<Value>(kWidth * kFeatures, 0.03f), bias = memory.drawn<float>(kFeatures, 0.1f);
     partial = memory.drawn<float>(sums_slots(wide, {16}) * kFeatures, 1);
     H = memory.drawn<float>((rows / 16 + batch) * kFeatures, 1);
+    work = memory.drawn<float>(scan_mix_work(wide) / 4, 1);
   }
   Product product(const void* a, const void* w, bool back = false) const {
     Product p;
@@ -115,6 +116,13 @@ struct Layer {
     return first({product_sums(product(x[i], ho), sums, stream), fold_sums(fold, stream),
                   product_gate(product(x[i], se), gate, stream), aggregate(i)});
   }
+  // In one kernel.
+  cudaError_t mix(int i, int64_t block) const {
+    ScanMix mix;
+    mix.block = block, mix.se = se, mix.se_bias = bias, mix.work = work, mix.out = gated[i];
+    return product_scan_mix(product(x[i], ho), mix, stream);
+  }
+  cudaError_t mixed(int i, int64_t block) const { return first({mix(i, block), aggregate(i)}); }
   cudaError_t causal(int i, int64_t block) const {
     ScanGateTail gate;
     gate.block = block, gate.prefix = prefix, gate.carry = partial, gate.out = gated[i];
@@ -162,16 +170,22 @@ void measure(int64_t batch, int64_t tokens) {
   const Layer layer(batch, tokens);
   std::vector<Candidate> all;
   all.push_back({"no mask", [&](int i) { return layer.runs(i, 0); }});
-  all.push_back({"causal", [&](int i) { return layer.causal(i, 1); }});
-  all.push_back({"blocks of 8", [&](int i) { return layer.causal(i, 8); }});
-  for (const int64_t run : {16, 64, 256})
-    all.push_back({"blocks of " + std::to_string(run), [&layer, run](int i) { return layer.runs(i, run); }});
+  all.push_back({"causal", [&](int i) { return layer.mixed(i, 1); }});
+  for (const int64_t block : {2, 8, 16, 64, 128})
+    if (tokens % block == 0)
+      all.push_back(
+          {"blocks of " + std::to_string(block), [&layer, block](int i) { return layer.mixed(i, block); }});
+  all.push_back({"causal, 3 kernels", [&](int i) { return layer.causal(i, 1); }});
+  all.push_back({"blocks of 48", [&](int i) { return layer.causal(i, 48); }});
+  for (const int64_t run : {128, 200, 256})
+    all.push_back({"runs of " + std::to_string(run), [&layer, run](int i) { return layer.runs(i, run); }});
   const size_t layers = all.size();
   all.push_back({"  sums", [&](int i) {
                    SumsTail sums;
                    sums.partial = layer.partial;
                    return product_sums(layer.product(layer.x[i], layer.ho), sums, stream);
                  }});
+  all.push_back({"  mix", [&](int i) { return layer.mix(i, 1); }});
   all.push_back(
       {"  scan", [&](int i) {
          return product_scan(layer.product(layer.x[i], layer.ho), {2, layer.prefix, layer.partial}, stream);

@@ -1,10 +1,10 @@
 // One recurrent step of a stack of blocks (mixer and feed-forward) beside the time of reading its weights
 // once. A program of its own, without torch:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/step_cuda.cu pom/kernels/rows.cu
-//   -o step_bench
+//   pom/kernels/stack_step.cu -o step_bench
 //   ./step_bench [sequences ...]
 // Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The whole step is
-// one CUDA graph; medians of interleaved repetitions.
+// one CUDA graph: of a kernel for each product, or of one kernel for all. Medians of interleaved repetitions.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "pom/kernels/rows.h"
+#include "pom/kernels/stack_step.h"
 
 namespace {
 
@@ -95,11 +96,13 @@ struct Stack {
         biases(drawn<float>(kLayers * kMatrices * kFeatures, 0.1f)) {
     must(cudaMalloc(&counts, 8 * batch), "cudaMalloc");
     must(cudaMemsetAsync(counts, 0, 8 * batch, stream), "cudaMemset");
+    for (int64_t layer = 0; layer < kLayers; ++layer) layers.push_back(described(layer));
+    must(cudaMalloc(&workspace, stack_step_workspace(as_one())), "cudaMalloc");
   }
   ~Stack() {
     for (void* p : {static_cast<void*>(x), static_cast<void*>(modulation), static_cast<void*>(H),
                     static_cast<void*>(sums), static_cast<void*>(between), static_cast<void*>(weights),
-                    static_cast<void*>(biases), static_cast<void*>(counts)})
+                    static_cast<void*>(biases), static_cast<void*>(counts), workspace})
       cudaFree(p);
   }
   Stack(const Stack&) = delete;
@@ -136,11 +139,32 @@ struct Stack {
     return worst;
   }
 
+  // The same as one kernel.
+  StackStep as_one() const {
+    StackStep s;
+    s.rows = batch, s.width = kWidth, s.features = kFeatures / 2, s.hidden = kFeatures, s.order = 2;
+    s.modulation_stride = 6 * kWidth, s.eps = 1e-6f, s.x = x, s.workspace = workspace;
+    s.layers = layers.data(), s.layer_count = kLayers;
+    return s;
+  }
+  StackLayer described(int64_t layer) const {
+    const auto matrix = [&](int64_t which) { return weights + (layer * kMatrices + which) * kMatrix; };
+    const auto bias = [&](int64_t which) { return biases + (layer * kMatrices + which) * kFeatures; };
+    StackLayer l;
+    l.context = matrix(0), l.gate = matrix(1), l.out = matrix(2), l.up = matrix(3), l.down = matrix(4);
+    l.context_bias = bias(0), l.gate_bias = bias(1), l.out_bias = bias(2);
+    l.up_bias = bias(3), l.down_bias = bias(4);
+    l.modulation = modulation, l.sum = sums + layer * batch * kFeatures, l.count = counts;
+    return l;
+  }
+
   int64_t batch;
   float *x, *modulation, *H, *sums;
   __nv_bfloat16 *between, *weights;
   float* biases;
   int64_t* counts = nullptr;
+  std::vector<StackLayer> layers;
+  void* workspace = nullptr;
 };
 
 // ---- time ----
@@ -200,6 +224,8 @@ void measure(int64_t sequences) {
   const size_t reads = all.size();
   all.push_back({"step", [&] { return stack.step(true); }});
   all.push_back({"step, weights not ahead", [&] { return stack.step(false); }});
+  if (stack_step_supported(stack.as_one()))
+    all.push_back({"step, one kernel", [&] { return stack_step(stack.as_one(), stream); }});
   for (Candidate& c : all) capture(c), time_of(c), time_of(c);
   for (int repetition = 0; repetition < kRepetitions; ++repetition)
     for (Candidate& c : all) c.times.push_back(time_of(c));

@@ -54,14 +54,12 @@ struct BenchOptions {
                 .least = 0,
                 .most = 3600},
           longest);
-    visit(
-        Field{
-            .name = "no_graphs",
-            .help =
-                "on a GPU: products and layers are launched one by one, not as CUDA graphs; for the networks "
-                "of figure1 set POM_GRAPHS=0",
-            .group = work},
-        no_graphs);
+    visit(Field{.name = "no_graphs",
+                .help = "on a GPU: products, layers and the networks' forward + backward are launched one by "
+                        "one, not "
+                        "as CUDA graphs; for the networks' forward set POM_GRAPHS=0",
+                .group = work},
+          no_graphs);
     visit(Field{.name = "threads",
                 .help = "unless told, one for each core",
                 .value = "N",

@@ -82,4 +82,11 @@ std::int64_t peak_bytes(const c10::Device& device) {
   return device.is_cuda() ? bytes_now(device, true) : 0;
 }
 
+std::int64_t total_bytes(const c10::Device& device) {
+  if (!device.is_cuda()) return 0;
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(total);
+}
+
 }  // namespace pom::cli

@@ -28,6 +28,8 @@ void give_back_memory(const c10::Device& device);
 // Bytes in use; from here on peak_bytes() looks for the largest.
 std::int64_t start_peak(const c10::Device& device);
 std::int64_t peak_bytes(const c10::Device& device);
+// All the memory there is.
+std::int64_t total_bytes(const c10::Device& device);
 
 #else
 
@@ -42,6 +44,9 @@ inline std::int64_t start_peak(const c10::Device&) {
   return 0;
 }
 inline std::int64_t peak_bytes(const c10::Device&) {
+  return 0;
+}
+inline std::int64_t total_bytes(const c10::Device&) {
   return 0;
 }
 

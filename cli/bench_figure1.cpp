@@ -204,7 +204,11 @@ Contenders training_contenders(const Figure& figure, const BatchSize& size, Trai
     return Contender{
         [&bench, &trainee, config, size] {
           if (!trainee)
-            trainee = std::make_unique<Trainee>(config, bench.dtype, bench.device, bench.options.paper);
+            trainee = std::make_unique<Trainee>(config,
+                                                Trainee::Options{.precision = bench.dtype,
+                                                                 .update = bench.options.paper,
+                                                                 .graphs = !bench.options.no_graphs},
+                                                bench.device);
           return trainee->step(size);
         },
         too_large(bench, models::training_memory(config, latent, latent, bench.type, size.pictures))};
@@ -238,6 +242,20 @@ void note_memory(BenchReport& report, const BenchSection& section) {
         text + ".");
 }
 
+// Which networks ran as graphs, where there was a choice.
+void note_graphs(BenchReport& report, const BenchSection& section) {
+  std::string graphs, others;
+  const auto look = [&](const BenchRow& row, const char* name, const Timing& timing) {
+    if (!timing.measured() || !timing.graph) return;
+    std::string& list = *timing.graph ? graphs : others;
+    list += detail::concat(list.empty() ? "" : ", ", name, " at ", row.tokens);
+  };
+  for (const BenchRow& row : section.rows) look(row, "PoM", row.pom), look(row, "attention", row.attention);
+  if (graphs.empty() && others.empty()) return;
+  report.notes.push_back(section.title + " as one CUDA graph: " + (graphs.empty() ? "none" : graphs) +
+                         "; kernels launched one by one: " + (others.empty() ? "none" : others) + ".");
+}
+
 void time_training(Figure& figure) {
   BenchSection section{
       .key = "forward_backward",
@@ -249,6 +267,7 @@ void time_training(Figure& figure) {
     const BatchSize size{figure.bench.batch_at(side * side), side};
     add_row(figure, section, race(figure, side, training_contenders(figure, size, trainees), known));
   }
+  note_graphs(figure.report, section);
   note_memory(figure.report, section);
   figure.report.sections.push_back(std::move(section));
 }

@@ -1,6 +1,8 @@
 #include "cli/bench_network.h"
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <optional>
 
 #include <ATen/ops/empty.h>
@@ -9,8 +11,10 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
+#include "cli/bench_cuda.h"
 #include "pom/models/denoiser.h"
 #include "pom/models/dipom.h"
+#include "pom/models/graph_cuda.h"
 #include "pom/train/device.h"
 #include "pom/train/optimizer.h"
 
@@ -54,52 +58,102 @@ Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const
 }
 
 struct Trainee::Impl {
-  Impl(const models::NetworkConfig& config, std::string with, const at::Device& where, bool update)
-      : network(config), precision(std::move(with)), device(where) {
+  struct Batch {
+    at::Tensor x, t, y;
+  };
+
+  Impl(const models::NetworkConfig& config, Options asked, const at::Device& where)
+      : network(config), options(std::move(asked)), device(where) {
     network->to(device);
     {
       const at::NoGradGuard no_grad;
       for (at::Tensor& values : network->parameters()) randomise(values);
     }
-    if (!update) return;
+    if (!options.update) return;
     parameters.emplace(network);
     optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0});
   }
 
-  void step(const at::Tensor& x, const at::Tensor& t, const at::Tensor& y) {
+  Batch batch(const BatchSize& size) const {
+    const models::NetworkConfig& config = network->config();
+    const at::Tensor x = random_latents(config, device, size);
+    return {x, at::rand({size.pictures}, x.options()),
+            at::randint(config.classes, {size.pictures}, x.options().dtype(at::kLong))};
+  }
+
+  void gradients(const Batch& b) {
     if (parameters)
       parameters->gradients().zero_();
     else
       network->zero_grad();
-    {
-      const train::Precision lower(device, precision);
-      network->forward(x, t, y).to(at::kFloat).square().mean().backward();
-    }
-    if (!optimizer) return;
-    constexpr double rate = 1e-6;
-    optimizer->step(at::ones({}, x.options()), rate, ++updates, /*average=*/false, /*decay=*/0);
+    const train::Precision lower(device, options.precision);
+    network->forward(b.x, b.t, b.y).to(at::kFloat).square().mean().backward();
   }
 
+  // Its numbers of the step are the host's: outside of a graph.
+  void update() {
+    if (!optimizer) return;
+    constexpr double rate = 1e-6;
+    const at::Tensor norm = at::ones({}, at::TensorOptions(at::kFloat).device(device));
+    optimizer->step(norm, rate, ++updates, /*average=*/false, /*decay=*/0);
+  }
+
+  // What the gradients take beside themselves and the weights: looked at when algorithms are chosen and
+  // gradients are there.
+  std::int64_t bytes_of(const Batch& b) {
+    gradients(b);
+    const std::int64_t before = start_peak(device);
+    gradients(b);
+    synchronize(device);
+    return std::max<std::int64_t>(0, peak_bytes(device) - before);
+  }
+
+  Prepared one_by_one(const Batch& b) {
+    Prepared prepared([this, b] { gradients(b), update(); });
+    if (device.is_cuda()) prepared.graph = false;
+    return prepared;
+  }
+
+#ifdef POM_WITH_CUDA
+  Prepared in_graph(const Batch& b) {
+    constexpr std::int64_t sharers = 3;  // this, its rival, and all the rest
+    const std::int64_t bytes = bytes_of(b);
+    if (bytes > total_bytes(device) / sharers) return one_by_one(b);
+    give_back_memory(device);  // for a graph to take
+    struct Graph {
+      std::unique_ptr<models::GraphedEvaluations> evaluations;
+      int runs = 0;  // of the function that is captured: a graph does not call it
+    };
+    const auto graph = std::make_shared<Graph>(models::graphs_on(device, models::GraphWeights::changing));
+    const auto run = [this, b, graph] { graph->evaluations->run(0, [&] { ++graph->runs, gradients(b); }); };
+    run();  // captured here, if it can be
+    const int before = graph->runs;
+    run();
+    if (graph->runs != before) return one_by_one(b);
+    Prepared prepared([this, run] { run(), update(); });
+    prepared.bytes = bytes, prepared.graph = true;
+    return prepared;
+  }
+#endif
+
   models::DiPoM network;
-  std::string precision;
+  Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;
   std::optional<train::AdamW> optimizer;
   std::int64_t updates = 0;
 };
 
-Trainee::Trainee(const models::NetworkConfig& config, std::string precision, const at::Device& device,
-                 bool update)
-    : impl_(std::make_unique<Impl>(config, std::move(precision), device, update)) {}
+Trainee::Trainee(const models::NetworkConfig& config, Options options, const at::Device& device)
+    : impl_(std::make_unique<Impl>(config, std::move(options), device)) {}
 Trainee::~Trainee() = default;
 
-Call Trainee::step(const BatchSize& size) {
-  Impl& impl = *impl_;
-  const models::NetworkConfig& config = impl.network->config();
-  const at::Tensor x = random_latents(config, impl.device, size);
-  const at::Tensor t = at::rand({size.pictures}, x.options());
-  const at::Tensor y = at::randint(config.classes, {size.pictures}, x.options().dtype(at::kLong));
-  return [&impl, x, t, y] { impl.step(x, t, y); };
+Prepared Trainee::step(const BatchSize& size) {
+  const Impl::Batch batch = impl_->batch(size);
+#ifdef POM_WITH_CUDA
+  if (impl_->device.is_cuda() && impl_->options.graphs) return impl_->in_graph(batch);
+#endif
+  return impl_->one_by_one(batch);
 }
 
 }  // namespace pom::cli

@@ -25,14 +25,19 @@ Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const
 // A network that is trained, made once and used for every length.
 class Trainee {
  public:
-  // precision "bf16" or "fp32", as recipes say it. `update`: an AdamW step belongs to each step.
-  Trainee(const models::NetworkConfig& config, std::string precision, const at::Device& device, bool update);
+  struct Options {
+    std::string precision;  // "bf16" or "fp32", as recipes say it
+    bool update = false;    // an AdamW step belongs to each step
+    bool graphs = true;     // on a GPU
+  };
+  Trainee(const models::NetworkConfig& config, Options options, const at::Device& device);
   ~Trainee();
   Trainee(const Trainee&) = delete;
   Trainee& operator=(const Trainee&) = delete;
 
-  // Forward, the mean of the squares, backward. Valid while this lives.
-  Call step(const BatchSize& size);
+  // Forward, the mean of the squares, backward: as the learner does it in a CUDA graph, unless that cannot be
+  // captured or would take so much of the GPU's memory that not all contenders' fit. Valid while this lives.
+  Prepared step(const BatchSize& size);
 
  private:
   struct Impl;

@@ -60,6 +60,7 @@ JsonObject timing_json(const BenchRow& row, const Timing& timing) {
   if (!timing.measured()) return object.add("note", timing.note);
   object.add("ms", row.ms(timing)).add("spread", timing.spread()).add("rounds", std::ssize(timing.seconds));
   if (timing.bytes > 0) object.add("bytes", timing.bytes);
+  if (timing.graph) object.add("graph", *timing.graph);
   return object;
 }
 

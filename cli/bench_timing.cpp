@@ -50,8 +50,11 @@ class Race {
     if (!contender.note.empty()) return;
     guarded(i, [&] {
       check_stop();
-      ready_[i].call = contender.prepare();
+      Prepared prepared = contender.prepare();
+      ready_[i].call = std::move(prepared.call);
       warm_up(i);
+      if (prepared.bytes) timings_[i].bytes = *prepared.bytes;
+      timings_[i].graph = prepared.graph;
     });
   }
 

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Device.h>
@@ -17,10 +20,20 @@ struct BenchStopped {};
 
 using Call = std::function<void()>;
 
-// What is timed is made just before, so that what does not fit leaves the others alone. With a note in place
-// of a way to prepare it, it is not timed, and the note says why.
+// What is timed. A graph holds its memory all the time, so that a call does not show what it takes: who makes
+// one says it.
+struct Prepared {
+  template <std::invocable F>
+  Prepared(F f) : call(std::move(f)) {}
+  Call call;
+  std::optional<std::int64_t> bytes = {};
+  std::optional<bool> graph = {};  // a CUDA graph, or kernels one by one, where there is a choice
+};
+
+// It is made just before, so that what does not fit leaves the others alone. With a note in place of a way to
+// prepare it, it is not timed, and the note says why.
 struct Contender {
-  std::function<Call()> prepare;
+  std::function<Prepared()> prepare;
   std::string note = {};
 };
 
@@ -29,6 +42,7 @@ struct Timing {
   std::int64_t bytes = 0;            // that a call takes at its largest beside what was there, on a GPU
   std::string note = {};             // why there are no times
   bool failed = false;               // for another reason than time or memory
+  std::optional<bool> graph = {};    // of Prepared
 
   bool measured() const { return !seconds.empty(); }
   double median() const;

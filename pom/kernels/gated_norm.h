@@ -7,12 +7,13 @@
 
 namespace pom::kernels {
 
-// sum = x + y (base + gate); out = (sum - mean) rstd (1 + scale) + shift
+// sum = x + (y + bias) (base + gate); out = (sum - mean) rstd (1 + scale) + shift
 struct GatedNormParams {
   RowSizes sizes;
   Dtype x_dtype = Dtype::fp32, y_dtype = Dtype::fp32;
   const void *x = nullptr, *y = nullptr;                            // (B, N, d)
   const float *gate = nullptr, *scale = nullptr, *shift = nullptr;  // (B, d)
+  const float* bias = nullptr;                                      // (d) or null
   float base = 0, eps = 0;
   void *sum = nullptr, *out = nullptr;     // (B, N, d), of x's dtype and of y's
   float *mean = nullptr, *rstd = nullptr;  // (B, N)
@@ -27,10 +28,17 @@ struct GatedNormBackwardParams {
   const float *gate = nullptr, *scale = nullptr;  // (B, d)
   const float *mean = nullptr, *rstd = nullptr;   // (B, N)
   float base = 0;
-  float* scratch = nullptr;           // (3, B, norm_parts, d), not needed where norm_parts is 1
-  void *dx = nullptr, *dy = nullptr;  // (B, N, d)
+  float* scratch = nullptr;                                      // gated_norm_scratch() floats
+  void *dx = nullptr, *dy = nullptr;                             // (B, N, d)
   float *dgate = nullptr, *dscale = nullptr, *dshift = nullptr;  // (B, d)
+  // Where `again` is given, it gets the norm's result once more, for which the shift is needed, and a bias
+  // may have a gradient.
+  void* again = nullptr;         // (B, N, d)
+  const float* shift = nullptr;  // (B, d)
+  const float* bias = nullptr;   // (d) or null
+  float* dbias = nullptr;        // (d) or null, as the bias
 };
+int64_t gated_norm_scratch(const RowSizes& sizes, bool again);
 cudaError_t gated_norm_backward(const GatedNormBackwardParams& params, cudaStream_t stream);
 
 }  // namespace pom::kernels

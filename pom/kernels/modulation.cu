@@ -28,45 +28,26 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const Norm<X, Out> a) {
   const int teams = blockDim.x / r.team, member = threadIdx.x % r.team;
   const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts;
   const int64_t end = min(r.tokens, (part + 1) * r.part_tokens);
-  float scale[Vectors][V] = {}, shift[Vectors][V] = {};
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i) {
-    const int64_t c = column_of<V>(member, i, r.team);
-#pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (c < r.width) {
-        scale[i][v] = 1.0f + a.scale[batch * r.width + c + v];
-        shift[i][v] = a.shift[batch * r.width + c + v];
-      }
-  }
+  float scale[Vectors][V], shift[Vectors][V];
+  load_row<V, Vectors>(r, a.scale + batch * r.width, member, 1.0f, scale);
+  load_row<V, Vectors>(r, a.shift + batch * r.width, member, 0.0f, shift);
   for (int64_t t = part * r.part_tokens + threadIdx.x / r.team; t < end; t += teams) {
     const int64_t row = batch * r.tokens + t;
-    float x[Vectors][V] = {}, sum = 0, squares = 0;
+    float x[Vectors][V] = {};
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const int64_t c = column_of<V>(member, i, r.team);
       if (c < r.width) load_values<V>(a.x + row * r.width + c, x[i]);
-#pragma unroll
-      for (int v = 0; v < V; ++v) sum += x[i][v];
     }
-    const float mean = team_sum(sum, r.team, shared) / static_cast<float>(r.width);
-#pragma unroll
-    for (int i = 0; i < Vectors; ++i)
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        x[i][v] -= mean;
-        if (column_of<V>(member, i, r.team) < r.width) squares = fmaf(x[i][v], x[i][v], squares);
-      }
-    const float variance = team_sum(squares, r.team, shared) / static_cast<float>(r.width);
-    const float rstd = 1.0f / sqrtf(variance + a.eps);
+    const Moments m = centre_row<V, Vectors>(r, member, a.eps, x, shared);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const int64_t c = column_of<V>(member, i, r.team);
 #pragma unroll
-      for (int v = 0; v < V; ++v) x[i][v] = fmaf(x[i][v] * rstd, scale[i][v], shift[i][v]);
+      for (int v = 0; v < V; ++v) x[i][v] = fmaf(x[i][v] * m.rstd, scale[i][v], shift[i][v]);
       if (c < r.width) store_values<V>(a.out + row * r.width + c, x[i]);
     }
-    if (member == 0) a.new_mean[row] = mean, a.new_rstd[row] = rstd;
+    if (member == 0) a.new_mean[row] = m.mean, a.new_rstd[row] = m.rstd;
   }
 }
 
@@ -78,18 +59,13 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
   const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts;
   const int64_t end = min(r.tokens, (part + 1) * r.part_tokens);
   const float inverse_width = 1.0f / static_cast<float>(r.width);
-  float scale[Vectors][V] = {}, dscale[Vectors][V] = {}, dshift[Vectors][V] = {};
-#pragma unroll
-  for (int i = 0; i < Vectors; ++i) {
-    const int64_t c = column_of<V>(member, i, r.team);
-#pragma unroll
-    for (int v = 0; v < V; ++v)
-      if (c < r.width) scale[i][v] = 1.0f + a.scale[batch * r.width + c + v];
-  }
+  float scale[Vectors][V], dscale[Vectors][V] = {}, dshift[Vectors][V] = {};
+  load_row<V, Vectors>(r, a.scale + batch * r.width, member, 1.0f, scale);
   for (int64_t t = part * r.part_tokens + threadIdx.x / r.team; t < end; t += teams) {
     const int64_t row = batch * r.tokens + t;
-    const float mean = a.mean[row], rstd = a.rstd[row];
-    float x[Vectors][V] = {}, d[Vectors][V] = {}, sum = 0, product = 0;
+    const Moments m{a.mean[row], a.rstd[row]};
+    float x[Vectors][V] = {}, d[Vectors][V] = {};
+    float2 sums = make_float2(0, 0);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const int64_t c = column_of<V>(member, i, r.team);
@@ -99,22 +75,14 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
     }
 #pragma unroll
     for (int i = 0; i < Vectors; ++i)
-#pragma unroll
-      for (int v = 0; v < V; ++v) {  // beyond the width d is 0 and so is what is added
-        x[i][v] = (x[i][v] - mean) * rstd;
-        dshift[i][v] += d[i][v];
-        dscale[i][v] = fmaf(d[i][v], x[i][v], dscale[i][v]);
-        d[i][v] *= scale[i][v];
-        sum += d[i][v];
-        product = fmaf(d[i][v], x[i][v], product);
-      }
-    const float2 both = team_sums(make_float2(sum, product), r.team, shared);
-    sum = both.x * inverse_width, product = both.y * inverse_width;
+      differentiate_norm<V>(m, scale[i], x[i], d[i], dscale[i], dshift[i], sums);
+    sums = team_sums(sums, r.team, shared);
+    sums.x *= inverse_width, sums.y *= inverse_width;
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const int64_t c = column_of<V>(member, i, r.team);
 #pragma unroll
-      for (int v = 0; v < V; ++v) d[i][v] = rstd * (d[i][v] - sum - x[i][v] * product);
+      for (int v = 0; v < V; ++v) d[i][v] = m.rstd * (d[i][v] - sums.x - x[i][v] * sums.y);
       if (c < r.width) store_values<V>(a.dx + row * r.width + c, d[i]);
     }
   }
@@ -265,7 +233,7 @@ cudaError_t modulated_norm_backward(const NormBackwardParams& p, cudaStream_t st
   if (s.batch == 0) return cudaSuccess;
   const int parts = norm_parts(s);
   float* const second = p.scratch + s.batch * parts * s.width;
-  cudaError_t status = with_dtypes(p.x_dtype, p.dout_dtype, [&](auto x, auto dout) {
+  const cudaError_t status = with_dtypes(p.x_dtype, p.dout_dtype, [&](auto x, auto dout) {
     using X = decltype(x);
     using Out = decltype(dout);
     Norm<X, Out> a{};
@@ -275,8 +243,7 @@ cudaError_t modulated_norm_backward(const NormBackwardParams& p, cudaStream_t st
     return launch_norm<X, Out>(s, a, true, stream);
   });
   if (status != cudaSuccess || parts == 1) return status;
-  status = fold(p.scratch, p.dscale, s.batch, parts, s.width, 1.0f, stream);
-  return status != cudaSuccess ? status : fold(second, p.dshift, s.batch, parts, s.width, 1.0f, stream);
+  return fold_parts({{{p.scratch, p.dscale}, {second, p.dshift}}}, 2, s, parts, stream);
 }
 
 cudaError_t gated_add(const GatedAddParams& p, cudaStream_t stream) {
@@ -306,7 +273,7 @@ cudaError_t gated_add_backward(const GatedAddBackwardParams& p, cudaStream_t str
     return launch_add<X, Y>(s, a, true, stream);
   });
   if (status != cudaSuccess || parts == 1) return status;
-  return fold(p.scratch, p.dgate, s.batch, parts, s.width, 1.0f, stream);
+  return fold_parts({{{p.scratch, p.dgate}}}, 1, s, parts, stream);
 }
 
 }  // namespace pom::kernels

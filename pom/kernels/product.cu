@@ -33,28 +33,33 @@ bool aligned16(const void* p) {
 
 }  // namespace
 
-cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
-                       int box_rows, bool dealt) {
+cudaError_t tensor_map_of(CUtensorMap* map, const void* matrix, Dtype dtype, const MapAxes& axes) {
   const Encode encode = encoder();
   if (!encode) return cudaErrorNotSupported;
   const CUtensorMapDataType type = dtype == Dtype::bf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                    : dtype == Dtype::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT8;
-  const cuuint64_t K = static_cast<cuuint64_t>(inputs), N = static_cast<cuuint64_t>(rows);
-  const cuuint64_t pitch = K * static_cast<cuuint64_t>(bytes_of(dtype));
-  const cuuint32_t step = static_cast<cuuint32_t>(128 / bytes_of(dtype)),
-                   box = static_cast<cuuint32_t>(box_rows);
-  // Plain: (input, row). Dealt: (input, e, q, g, block), see product_kernel.cuh.
-  const cuuint64_t plain_sizes[] = {K, N}, dealt_sizes[] = {K, 2, 4, 4, N / 32};
-  const cuuint64_t plain_pitches[] = {pitch}, dealt_pitches[] = {pitch, 8 * pitch, 2 * pitch, 32 * pitch};
-  const cuuint32_t plain_box[] = {step, box}, dealt_box[] = {step, 2, 4, 4, box / 32};
+  const cuuint64_t pitch = axes.sizes[0] * static_cast<cuuint64_t>(bytes_of(dtype));
+  cuuint64_t pitches[4];
+  for (int i = 0; i + 1 < axes.rank; ++i) pitches[i] = axes.rows_apart[i] * pitch;
+  cuuint32_t box[5] = {static_cast<cuuint32_t>(128 / bytes_of(dtype))};
+  for (int i = 1; i < axes.rank; ++i) box[i] = axes.box[i - 1];
   const cuuint32_t ones[] = {1, 1, 1, 1, 1};
   const CUresult result =
-      encode(map, type, dealt ? 5 : 2, const_cast<void*>(matrix), dealt ? dealt_sizes : plain_sizes,
-             dealt ? dealt_pitches : plain_pitches, dealt ? dealt_box : plain_box, ones,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(map, type, static_cast<cuuint32_t>(axes.rank), const_cast<void*>(matrix), axes.sizes, pitches,
+             box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
+                       int box_rows, bool dealt) {
+  const cuuint64_t K = static_cast<cuuint64_t>(inputs), N = static_cast<cuuint64_t>(rows);
+  const cuuint32_t box = static_cast<cuuint32_t>(box_rows);
+  // Plain: (input, row). Dealt: (input, e, q, g, block), see product_kernel.cuh.
+  const MapAxes axes = dealt ? MapAxes{5, {K, 2, 4, 4, N / 32}, {1, 8, 2, 32}, {2, 4, 4, box / 32}}
+                             : MapAxes{2, {K, N}, {1}, {box}};
+  return tensor_map_of(map, matrix, dtype, axes);
 }
 
 int processors() {

@@ -24,7 +24,8 @@ struct Product {
   const void* a = nullptr;         // (rows, K)
   const void* w = nullptr;         // (N, K)
   const float* bias = nullptr;     // (N) or null
-  const float* a_scale = nullptr;  // (rows), e4m3 only
+  const float* a_scale = nullptr;  // (rows / scale_rows), e4m3 only
+  int64_t scale_rows = 1;          // neighbouring rows of a that share a scale
   const float* w_scale = nullptr;  // (N), e4m3 only
   int tile = 0;                    // 0: chosen by the sizes; else 1 + an index of product_tile()
   bool steady = false;  // w was written before the kernel before this one was launched: it is read early

@@ -257,7 +257,14 @@ __global__ void __launch_bounds__(kProductThreads, 1)
 
 // ---- the host's half ----
 
-// How the copy engine sees a matrix (rows, K): boxes of box_rows rows of 128 bytes, zeros beyond the edges.
+// How the copy engine sees a matrix (rows, K): boxes of rows of 128 bytes, zeros beyond the edges. Its first
+// axis runs along a row, each other over rows so far apart; a box has all 128 bytes of the first.
+struct MapAxes {
+  int rank;
+  cuuint64_t sizes[5], rows_apart[4];  // rows_apart and box from the second axis on
+  cuuint32_t box[4];
+};
+cudaError_t tensor_map_of(CUtensorMap* map, const void* matrix, Dtype dtype, const MapAxes& axes);
 cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
                        int box_rows, bool dealt);
 int processors();  // of the current device

@@ -1,6 +1,7 @@
-// The causal Polynomial Mixer in three steps: the context's product with the running sums of each tile of
-// rows, what the tiles carry over to each other, and the gate of each row by the mean of all up to it. See
-// product.h for rows, weights and orders; sizes as there, bf16 and fp16.
+// The causal Polynomial Mixer between its products, in one kernel (ScanMix) or, where that one does not fit,
+// in three steps: the context's product with the running sums of each tile of rows, what the tiles carry over
+// to each other, and the gate of each row by the mean of all up to it. See product.h for rows, weights and
+// orders; sizes as there, bf16 and fp16.
 #pragma once
 
 #include "pom/kernels/product.h"
@@ -35,5 +36,26 @@ struct ScanGateTail {
   void* out = nullptr;             // (rows, N) in `dtype`
 };
 cudaError_t product_scan_gate(const Product& product, const ScanGateTail& tail, cudaStream_t stream);
+
+// All three in one kernel, which stores nothing but the result: the queries are the context. Order 2 takes
+// both weights and biases in the paper's order, N a multiple of 32, and blocks of 1, 2, 4 ... 128 rows that a
+// sequence is a multiple of; other orders take them in that of product_sums, and blocks of 1. Rows of `a` are
+// read up to scan_mix_rows(): what lies beyond rows() may be anything. Tiles of rows wait for each other,
+// each only for those begun before it.
+struct ScanMix {
+  int order = 2;
+  int64_t block = 1;
+  const void* se = nullptr;        // (N, K) of the gate; the product's own are the context's
+  const float* se_bias = nullptr;  // (N) or null
+  const float* sum = nullptr;      // (batch, N) that a sequence goes on from, or null
+  const int64_t* count = nullptr;  // (batch): the rows that `sum` was of, or null
+  float* total = nullptr;          // (batch, N) or null: the sum over all of a sequence
+  void* work = nullptr;            // scan_mix_work() bytes
+  void* out = nullptr;             // (rows, N) in `dtype`
+};
+bool scan_mix_supported(const Product& product, int order, int64_t block);
+int64_t scan_mix_rows(const ProductSizes& sizes);  // rows() up to a multiple of 32
+int64_t scan_mix_work(const ProductSizes& sizes);
+cudaError_t product_scan_mix(const Product& product, const ScanMix& mix, cudaStream_t stream);
 
 }  // namespace pom::kernels

@@ -44,9 +44,10 @@ __device__ __forceinline__ float tail_gate(float x, float h) {
 // The affine half of a product: what the accumulators stand for.
 struct Affine {
   const float *bias, *a_scale, *w_scale;
+  int scale_rows;  // of a scale of a
 };
 inline Affine affine_of(const Product& p) {
-  return {p.bias, p.a_scale, p.w_scale};
+  return {p.bias, p.a_scale, p.w_scale, static_cast<int>(p.scale_rows)};
 }
 
 // Not the read-only cache: the kernel before may be writing it while this one starts.
@@ -90,7 +91,7 @@ struct ColumnPair {
 };
 template <class In>
 __device__ __forceinline__ float row_scale_of(const Affine& f, int row, bool inside) {
-  if constexpr (kScaled<In>) return inside ? f.a_scale[row] : 1.0f;
+  if constexpr (kScaled<In>) return inside ? f.a_scale[f.scale_rows == 1 ? row : row / f.scale_rows] : 1.0f;
   return 1.0f;
 }
 

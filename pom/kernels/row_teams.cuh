@@ -68,6 +68,62 @@ __device__ __forceinline__ int64_t column_of(int member, int i, int team) {
   return (static_cast<int64_t>(i) * team + member) * V;
 }
 
+// `offset` + a row of (B, d), the thread's values of it; 0 beyond the width.
+template <int V, int Vectors>
+__device__ __forceinline__ void load_row(const Rows& r, const float* row, int member, float offset,
+                                         float (&values)[Vectors][V]) {
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    const int64_t c = column_of<V>(member, i, r.team);
+#pragma unroll
+    for (int v = 0; v < V; ++v) values[i][v] = c < r.width ? offset + row[c + v] : 0.0f;
+  }
+}
+
+// ---- the norm of a row that a team holds, with 0 beyond the width ----
+
+struct Moments {
+  float mean, rstd;
+};
+
+// x becomes x - mean.
+template <int V, int Vectors>
+__device__ __forceinline__ Moments centre_row(const Rows& r, int member, float eps, float (&x)[Vectors][V],
+                                              float* shared) {
+  float sum = 0, squares = 0;
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v) sum += x[i][v];
+  const float mean = team_sum(sum, r.team, shared) / static_cast<float>(r.width);
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i)
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      x[i][v] -= mean;
+      if (column_of<V>(member, i, r.team) < r.width) squares = fmaf(x[i][v], x[i][v], squares);
+    }
+  const float variance = team_sum(squares, r.team, shared) / static_cast<float>(r.width);
+  return {mean, 1.0f / sqrtf(variance + eps)};
+}
+
+// Of V values, x becomes the normal value and d the gradient of it; both are added to the thread's sums, of
+// which `of_row` are those over the row: of d, and of d x.
+template <int V>
+__device__ __forceinline__ void differentiate_norm(const Moments& m, const float (&scale)[V], float (&x)[V],
+                                                   float (&d)[V], float (&dscale)[V], float (&dshift)[V],
+                                                   float2& of_row) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) {  // beyond the width d is 0 and so is what is added
+    x[v] = (x[v] - m.mean) * m.rstd;
+    dshift[v] += d[v];
+    dscale[v] = fmaf(d[v], x[v], dscale[v]);
+    d[v] *= scale[v];
+    of_row.x += d[v];
+    of_row.y = fmaf(d[v], x[v], of_row.y);
+  }
+}
+
 // Adds up the teams' sums in order and writes the row of `out`; all threads call it.
 template <int V, int Vectors>
 __device__ __forceinline__ void sum_teams(const Rows& r, const float (&sums)[Vectors][V], float* shared,
@@ -92,6 +148,48 @@ __device__ __forceinline__ void sum_teams(const Rows& r, const float (&sums)[Vec
     for (int team = 0; team < teams; ++team) sum += shared[team * r.width + c];
     out[c] = sum;
   }
+}
+
+// ---- the sums of parts, several of them in one launch: a block takes 32 columns of one picture, its groups
+// neighbouring stretches of parts ----
+
+constexpr int kFoldColumns = 32, kFoldGroups = kThreads / kFoldColumns;
+
+struct Folds {
+  struct Fold {
+    float *from, *to;  // (B, parts, d) -> (B, d)
+  };
+  Fold each[4];
+};
+
+static __global__ void __launch_bounds__(kThreads)
+    fold_parts_kernel(const Folds folds, int parts, int64_t width) {
+  __shared__ float sums[kFoldGroups][kFoldColumns];
+  const int lane = threadIdx.x % kFoldColumns, group = threadIdx.x / kFoldColumns;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kFoldColumns + lane, batch = blockIdx.y;
+  const Folds::Fold& f = folds.each[blockIdx.z];
+  const int first = parts * group / kFoldGroups, end = parts * (group + 1) / kFoldGroups;
+  float sum = 0;
+  if (column < width) {
+    const float* p = f.from + batch * parts * width + column;
+#pragma unroll 8
+    for (int part = first; part < end; ++part) sum += p[part * width];
+  }
+  sums[group][lane] = sum;
+  __syncthreads();
+  if (group != 0 || column >= width) return;
+  for (int g = 1; g < kFoldGroups; ++g) sum += sums[g][lane];
+  f.to[batch * width + column] = sum;
+}
+
+inline cudaError_t fold_parts(const Folds& folds, int count, const RowSizes& s, int parts,
+                              cudaStream_t stream) {
+  constexpr int64_t most = 65535;  // a grid's height
+  if (s.batch > most) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>((s.width + kFoldColumns - 1) / kFoldColumns),
+                  static_cast<unsigned>(s.batch), static_cast<unsigned>(count));
+  fold_parts_kernel<<<grid, kThreads, 0, stream>>>(folds, parts, s.width);
+  return cudaGetLastError();
 }
 
 // ---- dtypes: the stream is fp32 or bf16, a branch fp16 also ----

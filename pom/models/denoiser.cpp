@@ -1,6 +1,7 @@
 #include "pom/models/denoiser.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "pom/models/graph_cuda.h"
 #include "pom/nn/attention.h"
 #include "pom/nn/embeddings.h"
+#include "pom/ops/block_stack.h"
 #include "pom/ops/inference.h"
 
 namespace pom::models {
@@ -132,7 +134,10 @@ struct Denoiser::Impl {
           "Denoiser: size: expected sides that the patch (", p, ") divides, got ", width, "x", height);
     const auto pictures = static_cast<std::int64_t>(picture_classes.size());
     const bool resized = rows != height / p || columns != width / p;
-    if (graphs && (resized || batch != pictures)) graphs->drop();
+    if (resized || batch != pictures) {
+      if (graphs) graphs->drop();
+      stacks = {};
+    }
     if (resized) {
       rows = height / p, columns = width / p;
       positions =
@@ -190,7 +195,7 @@ struct Denoiser::Impl {
     need(out_tokens, {2 * batch, n, pixels}, stream);
     need(out, {2 * batch, config.channels, rows * config.patch, columns * config.patch}, stream);
     need(modulations, {2 * batch, modulation_width()}, stream);
-    if (fp8()) need(hidden_scales, {config.depth, 2 * batch * n}, stream);
+    if (fp8()) need(hidden_scales, {config.depth}, stream);
     if (!config.attention()) return;
     need(qkv, {2 * batch, n, 3 * config.dim}, stream.dtype(stored_as(dtype)));
     if (!on_gpu()) need(attended, {2 * batch, n, config.dim}, stream);
@@ -255,9 +260,8 @@ struct Denoiser::Impl {
   // An evaluation in bf16 that leaves the scale of each layer's hidden values.
   void measure_scales(std::int64_t pictures) {
     graphs->run_once([&] { run_network(pictures); });
-    const at::Tensor least = at::full({1}, std::numeric_limits<float>::min(), stream);  // of values all 0
-    const at::Tensor scales = at::maximum(hidden_scales.select(1, 0), least) * kScaleMargin;
-    hidden_scales.copy_(scales.unsqueeze(1).expand_as(hidden_scales));
+    constexpr float least = std::numeric_limits<float>::min();  // of values that are all 0
+    hidden_scales.clamp_min_(least).mul_(kScaleMargin);
     measured = true;
   }
 
@@ -266,8 +270,10 @@ struct Denoiser::Impl {
     at::Tensor stream_now = tokens.narrow(0, 0, pictures);
     const at::Tensor m = modulations.narrow(0, 0, pictures);
     embed(pictures > batch);
-    for (std::int64_t i = 0; i < config.depth; ++i)
-      run_layer(i, stream_now, m.narrow(1, i * 6 * config.dim, 6 * config.dim));
+    if (ops::BlockStack* const stack = stacked(stream_now))
+      stack->run();
+    else
+      for (std::int64_t i = 0; i < config.depth; ++i) run_layer(i, stream_now, modulation_of(i, m));
     project(stream_now, m.narrow(1, config.depth * 6 * config.dim, 2 * config.dim));
   }
 
@@ -287,23 +293,51 @@ struct Denoiser::Impl {
 
   ops::Fp8 fp8_of(std::int64_t layer) const {
     if (!fp8()) return {};
-    return {measured ? ops::Fp8::Stage::on : ops::Fp8::Stage::measuring, hidden_scales[layer]};
+    return {measured ? ops::Fp8::Stage::on : ops::Fp8::Stage::measuring, hidden_scales.narrow(0, layer, 1)};
   }
 
-  void run_layer(std::int64_t index, at::Tensor& x, const at::Tensor& m) {
+  // What the condition sets in a block.
+  struct BlockModulation {
+    ops::Modulation mixing, feeding;
+    at::Tensor mixing_gate, feeding_gate;
+  };
+  BlockModulation modulation_of(std::int64_t layer, const at::Tensor& m) const {
+    const std::int64_t d = config.dim;
+    const auto part = [&](std::int64_t i) { return m.narrow(1, (6 * layer + i) * d, d); };
+    return {{part(0), part(1), nn::kNormEps}, {part(2), part(3), nn::kNormEps}, part(4), part(5)};
+  }
+
+  void run_layer(std::int64_t index, at::Tensor& x, const BlockModulation& m) {
     const Layer& layer = layers[static_cast<std::size_t>(index)];
     const ops::Fp8 fp8 = fp8_of(index);
-    const std::int64_t d = config.dim;
-    const auto part = [&](std::int64_t i) { return m.narrow(1, i * d, d); };
-    const ops::Modulation mixing{part(0), part(1), nn::kNormEps}, feeding{part(2), part(3), nn::kNormEps};
     if (config.attention()) {
       at::Tensor projected = qkv.narrow(0, 0, x.size(0));
-      ops::modulated_linear(x, mixing, layer.qkv, projected, fp8);
-      ops::linear_half(x, attend(projected), layer.proj, part(4), fp8);
+      ops::modulated_linear(x, m.mixing, layer.qkv, projected, fp8);
+      ops::linear_half(x, attend(projected), layer.proj, m.mixing_gate, fp8);
     } else {
-      ops::mixer_half(x, mixing, layer.pom, config.order, part(4), fp8);
+      ops::mixer_half(x, m.mixing, layer.pom, config.order, m.mixing_gate, fp8);
     }
-    ops::feed_forward_half(x, feeding, layer.up, layer.down, part(5), fp8);
+    ops::feed_forward_half(x, m.feeding, layer.up, layer.down, m.feeding_gate, fp8);
+  }
+
+  // All blocks at once for this stream, with or without its second half; null where they run one by one.
+  ops::BlockStack* stacked(const at::Tensor& x) {
+    if (!on_gpu() || config.attention() || (fp8() && !measured) || ops::path() == ops::Path::composed)
+      return nullptr;
+    Stacked& s = stacks[x.size(0) > batch];
+    if (!s.tried) s.stack = make_stack(x);
+    s.tried = true;
+    return s.stack.get();
+  }
+  std::unique_ptr<ops::BlockStack> make_stack(const at::Tensor& x) {
+    std::vector<ops::StackedBlock> blocks;
+    for (std::int64_t i = 0; i < config.depth; ++i) {
+      const Layer& layer = layers[static_cast<std::size_t>(i)];
+      const BlockModulation m = modulation_of(i, modulations.narrow(0, 0, x.size(0)));
+      blocks.push_back({layer.pom, layer.up, layer.down, m.mixing, m.feeding, m.mixing_gate, m.feeding_gate,
+                        fp8() ? hidden_scales.narrow(0, i, 1) : at::Tensor()});
+    }
+    return ops::BlockStack::make(x, blocks, config.order, fp8());
   }
 
   at::Tensor attend(const at::Tensor& projected) {
@@ -342,8 +376,13 @@ struct Denoiser::Impl {
   at::Tensor table;                                            // (table_count * distinct, modulation_width)
   std::int64_t table_first = 0, table_count = 0;
   at::Tensor patches, tokens, out_tokens, out, modulations, qkv, attended;
-  at::Tensor hidden_scales;  // (depth, 2B N), of fp8: one value in each row, once measured
+  at::Tensor hidden_scales;  // (depth), of fp8
   bool measured = false;
+  struct Stacked {
+    bool tried = false;
+    std::unique_ptr<ops::BlockStack> stack;
+  };
+  std::array<Stacked, 2> stacks;               // of B pictures and of 2B
   std::unique_ptr<GraphedEvaluations> graphs;  // on CUDA; goes before the buffers
 };
 

@@ -6,12 +6,13 @@
 #include "pom/base/error.h"
 #include "pom/nn/checkpointed.h"
 #include "pom/nn/embeddings.h"
-#include "pom/ops/training.h"
+#include "pom/ops/training_branch.h"
 
 namespace pom::models {
 
 DiPoMImpl::DiPoMImpl(const NetworkConfig& config, std::uint64_t seed) : config_(config) {
   check_config(config, "DiPoM: ");
+  check(!config.video(), "DiPoM: kind: expected dipom, got ", config.kind);
   const std::int64_t d = config.dim;
   classes_emb = register_module("classes_emb", torch::nn::Embedding(config.classes + 1, d));
   time_emb = register_module("time_emb", torch::nn::Sequential(torch::nn::Linear(d, 4 * d), torch::nn::SiLU(),
@@ -37,16 +38,22 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
         y.sizes());
   const at::Tensor time = nn::time_features(t, config_.dim).to(x.scalar_type());
   const at::Tensor c = classes_emb->forward(y) + time_emb->forward(time);  // (B, d)
-  at::Tensor tokens = embed(x);
+  const at::Tensor tokens = embed(x);
   observe("in_conv", tokens);
+  ops::Stream stream{.x = tokens};
   for (std::size_t i = 0; i < layers->size(); ++i) {
     auto block = layers->ptr<nn::ModulatedBlockImpl>(i);
-    tokens = checkpointing_ ? nn::checkpointed(std::move(block), tokens, c) : block->forward(tokens, c);
-    if (observer_) observe("layers." + std::to_string(i), tokens);
+    if (checkpointing_)
+      stream.x = nn::checkpointed(std::move(block), stream.x, c);
+    else
+      stream = block->forward(stream, c);
+    if (!observer_) continue;
+    stream = {.x = ops::taken(stream)};
+    observe("layers." + std::to_string(i), stream.x);
   }
   const std::vector<at::Tensor> m = out_mod->forward(c).chunk(2, -1);
-  const at::Tensor pixels =
-      out_proj->forward(ops::modulated_norm(tokens, m[0], m[1], nn::kNormEps));  // (B, N, p * p * C)
+  const at::Tensor normal = ops::normed(stream, {m[0], m[1], nn::kNormEps}).second;
+  const at::Tensor pixels = out_proj->forward(normal);  // (B, N, p * p * C)
   observe("out_proj", pixels);
   return unpatchify(pixels, x.size(2) / config_.patch, x.size(3) / config_.patch, config_.patch);
 }

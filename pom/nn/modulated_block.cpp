@@ -4,13 +4,23 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
-#include "pom/ops/training.h"
 
 namespace pom::nn {
 namespace {
 
 torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
   return silu_linear->at<torch::nn::LinearImpl>(1);
+}
+
+// The `count` parts of (B, count d), each dense and in the dtype the norms and gates of `stream` take: one
+// copy for all of them.
+std::vector<at::Tensor> rows_of(const at::Tensor& values, std::int64_t count, const at::Tensor& stream) {
+  const at::ScalarType dtype = stream.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return values.unflatten(-1, {count, -1})
+      .transpose(0, 1)
+      .to(values.options().dtype(dtype), /*non_blocking=*/false, /*copy=*/false, at::MemoryFormat::Contiguous)
+      .contiguous()
+      .unbind(0);
 }
 
 }  // namespace
@@ -33,19 +43,29 @@ ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o) : gate_base_(o.att
 }
 
 at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c) {
-  const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
-  const std::vector<at::Tensor> m =
-      linear_of(cond_mlp).forward(s).chunk(4, -1);  // scale, shift; scale, shift
-  const std::vector<at::Tensor> g = linear_of(gate_mlp).forward(s).chunk(2, -1);  // (B, d)
-  const at::Tensor normal = ops::modulated_norm(x, m[0], m[1], kNormEps);
-  const at::Tensor mixed = attn ? attn->forward(normal) : pom->forward(normal);
-  const auto [stream, again] = ops::gated_add_norm(x, mixed, g[0], gate_base_, m[2], m[3], kNormEps);
-  return ops::gated_add(stream, feed_forward(again), g[1], gate_base_);
+  return ops::taken(forward(ops::Stream{.x = x}, c));
 }
 
-at::Tensor ModulatedBlockImpl::feed_forward(const at::Tensor& x) {
+ops::Stream ModulatedBlockImpl::forward(const ops::Stream& before, const at::Tensor& c) {
+  const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
+  const std::vector<at::Tensor> m = rows_of(linear_of(cond_mlp).forward(s), 4, before.x);
+  const std::vector<at::Tensor> g = rows_of(linear_of(gate_mlp).forward(s), 2, before.x);
+  ops::Stream stream = mixed(before, {m[0], m[1], kNormEps});
+  stream.gate = g[0], stream.base = gate_base_;
+  stream = fed_forward(stream, {m[2], m[3], kNormEps});
+  stream.gate = g[1], stream.base = gate_base_;
+  return stream;
+}
+
+ops::Stream ModulatedBlockImpl::mixed(const ops::Stream& stream, const ops::Modulation& m) {
+  if (pom) return ops::mixer_branch(stream, m, pom->weights(), pom->options().order);
+  const auto [sum, normal] = ops::normed(stream, m);
+  return {.x = sum, .y = attn->forward(normal)};
+}
+
+ops::Stream ModulatedBlockImpl::fed_forward(const ops::Stream& stream, const ops::Modulation& m) {
   const auto &up = ffw->at<torch::nn::LinearImpl>(0), &down = ffw->at<torch::nn::LinearImpl>(2);
-  return ops::feed_forward(x, up.weight, up.bias, down.weight, down.bias);
+  return ops::feed_forward_branch(stream, m, up.weight, up.bias, down.weight, down.bias);
 }
 
 }  // namespace pom::nn

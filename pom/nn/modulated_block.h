@@ -6,6 +6,7 @@
 
 #include "pom/nn/attention.h"
 #include "pom/nn/pom.h"
+#include "pom/ops/training_branch.h"
 
 namespace pom::nn {
 
@@ -24,13 +25,16 @@ class ModulatedBlockImpl : public torch::nn::Module {
   explicit ModulatedBlockImpl(const BlockOptions& options);
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& c);  // (B, N, d), (B, d) -> (B, N, d)
+  // The same between blocks: what the one before is yet to add comes in, what this one is to add goes out.
+  ops::Stream forward(const ops::Stream& stream, const at::Tensor& c);
 
   PoM pom{nullptr};  // one of the two
   Attention attn{nullptr};
   torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
 
  private:
-  at::Tensor feed_forward(const at::Tensor& x);
+  ops::Stream mixed(const ops::Stream& stream, const ops::Modulation& modulation);
+  ops::Stream fed_forward(const ops::Stream& stream, const ops::Modulation& modulation);
 
   double gate_base_;  // gates are 1 + g around the mixer, g around attention
 };

@@ -29,8 +29,8 @@ struct Dense {
 struct Fp8 {
   enum class Stage { off, measuring, on };
   Stage stage = Stage::off;
-  // At least B N values in fp32. Measuring raises the first to the greatest |hidden value| / 448, if that is
-  // more; after it, all must be the scale to use.
+  // One value in fp32. Measuring raises it to the greatest |hidden value| / 448, if that is more; after it,
+  // it must be the scale to use.
   at::Tensor hidden;
   bool asked() const { return stage != Stage::off; }
 };

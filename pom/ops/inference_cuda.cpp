@@ -91,11 +91,12 @@ bool has_products(const char* op, const at::Tensor& x, std::initializer_list<at:
 
 // ---- the pieces ----
 
-// What a product reads: (B, N, K), in e4m3 with a scale of each row (B N). Of few rows the stream itself,
-// whose norm the product takes.
+// What a product reads: (B, N, K), in e4m3 with a scale of each row (B N) or of several. Of few rows the
+// stream itself, whose norm the product takes.
 struct Rows {
   at::Tensor values, scale;
   const Modulation* norm = nullptr;
+  std::int64_t scale_rows = 1;  // that share a scale
 };
 
 // The stream of an operator, and whether its last launch was a product of few rows, behind which the next
@@ -125,7 +126,7 @@ kernels::Product product_of(const Rows& a, const Matrix& w) {
   p.dtype = dtype_of(a.values);
   p.a = a.values.const_data_ptr(), p.w = w.weight.values.const_data_ptr();
   p.bias = floats_of(w.bias.values);
-  p.a_scale = floats_of(a.scale), p.w_scale = floats_of(w.weight.scale);
+  p.a_scale = floats_of(a.scale), p.w_scale = floats_of(w.weight.scale), p.scale_rows = a.scale_rows;
   return p;
 }
 
@@ -290,7 +291,7 @@ Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m
   tail.out_dtype = p.dtype, tail.out = r.values.mutable_data_ptr(), tail.out_scale = floats_of(m.largest);
   const Run run = [&](const kernels::Product& q) { return kernels::product_gate(q, tail, queue.stream); };
   launch(op, p, "gate", queue.stream, run, run);
-  if (m.largest.defined()) r.scale = m.largest.unsqueeze(1).expand({-1, p.sizes.tokens}).contiguous();
+  r.scale = m.largest, r.scale_rows = p.sizes.tokens;
   return r;
 }
 
@@ -350,7 +351,7 @@ Rows hidden(const char* op, const Rows& a, const Matrix& up, const at::Tensor& w
   const at::ScalarType type = e4m3 ? at::kFloat8_e4m3fn : weight.scalar_type();
   Rows r;
   r.values = at::empty({batch, tokens, weight.size(0)}, weight.options().dtype(type));
-  if (e4m3) r.scale = fp8.hidden;
+  if (e4m3) r.scale = fp8.hidden, r.scale_rows = batch * tokens;
   store(op, a, up, kernels::Activation::gelu, r.values, floats_of(r.scale), queue);
   if (fp8.stage != Fp8::Stage::measuring) return r;
   kernels::LargestParams p;
@@ -363,11 +364,9 @@ Rows hidden(const char* op, const Rows& a, const Matrix& up, const at::Tensor& w
 
 void check_hidden(const char* op, const at::Tensor& x, const Fp8& fp8) {
   if (!fp8.asked()) return;
-  const std::int64_t rows = x.size(0) * x.size(1);
-  check(fp8.hidden.defined() && fp8.hidden.dim() == 1 && fp8.hidden.is_contiguous() &&
-            fp8.hidden.size(0) >= rows && fp8.hidden.scalar_type() == at::kFloat &&
+  check(fp8.hidden.defined() && fp8.hidden.numel() == 1 && fp8.hidden.scalar_type() == at::kFloat &&
             fp8.hidden.device() == x.device(),
-        op, ": fp8: expected a scale for each of ", rows, " rows on ", x.device());
+        op, ": fp8: expected a scale on ", x.device());
 }
 
 }  // namespace
@@ -474,6 +473,17 @@ bool has_scan(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
   return has_context(xc, w.ho_weight, order) && has_product(xq, w.se_weight, detail::kernel_dtype(xq)) &&
          has_rows(xq, w.ag_weight, detail::kernel_dtype(xq));
 }
+// Whether mixed() has a kernel.
+bool has_mix(const at::Tensor& x, const LayerWeights& w, std::int64_t order, std::int64_t block) {
+  kernels::Product p;
+  p.sizes = {x.size(0), x.size(1), w.ho_weight.size(1), w.ho_weight.size(0)};
+  p.dtype = detail::kernel_dtype(x), p.a = p.w = w.ho_weight.const_data_ptr();
+  return has_scan(x, x, w, order) && kernels::scan_mix_supported(p, static_cast<int>(order), block);
+}
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_same(b) || (a.const_data_ptr() == b.const_data_ptr() && a.strides() == b.strides() &&
+                          a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type());
+}
 Rows plain(const at::Tensor& x) {
   Rows r;
   r.values = x.contiguous();
@@ -521,6 +531,53 @@ at::Tensor causal(const char* op, const Rows& xq, const Rows& xc, const LayerWei
   return aggregated(op, mixed, w, queue);
 }
 
+// The same in one kernel and nothing rounded on the way, where the queries are the context.
+at::Tensor mixed(const char* op, const Rows& x, const LayerWeights& w, std::int64_t order, std::int64_t block,
+                 const Running& state, Queue& queue) {
+  queue.settled = false;
+  const Dtype dtype = dtype_of(x.values);
+  const std::int64_t relaid = order == 2 ? 0 : order;
+  const Matrix ho = matrix({w.ho_weight, w.ho_bias}, dtype, relaid);
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype, relaid);
+  kernels::Product context = product_of(x, ho);
+  const kernels::ProductSizes& sizes = context.sizes;
+  at::Tensor padded;  // the kernel takes rows by 32
+  if (const std::int64_t rows = kernels::scan_mix_rows(sizes); rows != sizes.rows()) {
+    padded = at::empty({rows, sizes.inputs}, x.values.options());
+    padded.narrow(0, 0, sizes.rows()).copy_(x.values.view({sizes.rows(), sizes.inputs}));
+    context.a = padded.const_data_ptr();
+  }
+  const at::Tensor work = at::empty({kernels::scan_mix_work(sizes)}, x.values.options().dtype(at::kByte));
+  Rows r;
+  r.values = at::empty({sizes.batch, sizes.tokens, sizes.outputs}, x.values.options());
+  kernels::ScanMix mix;
+  mix.order = static_cast<int>(order), mix.block = block;
+  mix.se = se.weight.values.const_data_ptr(), mix.se_bias = floats_of(se.bias.values);
+  mix.sum = floats_of(state.sum);
+  if (state.count.defined()) mix.count = state.count.const_data_ptr<std::int64_t>();
+  if (state.total.defined()) mix.total = state.total.mutable_data_ptr<float>();
+  mix.work = work.mutable_data_ptr(), mix.out = r.values.mutable_data_ptr();
+  check_launch(op, kernels::product_scan_mix(context, mix, queue.stream));
+  return aggregated(op, r, w, queue);
+}
+
+// Of many rows and several blocks that are shorter than a tile, or cross its edges, a running sum of each row
+// is less work than a sum of each block; nothing where it is not.
+std::optional<at::Tensor> running_layer(const char* op, const at::Tensor& xq, const at::Tensor& xc,
+                                        const LayerWeights& w, std::int64_t order, const Visibility& seen,
+                                        Queue& queue) {
+  constexpr std::int64_t tile = 128;
+  const std::int64_t block = seen.runs.run_tokens;
+  const bool one = block >= xc.size(1) && block > 1;
+  if (!seen.causal || seen.window > 0 || seen.visible.defined() || one) return {};
+  if (few_sums(xc, w.ho_weight, order)) return {};
+  if (block <= tile && same(xq, xc) && has_mix(xq, w, order, block))
+    return mixed(op, plain(xq), w, order, block, {}, queue);
+  if (block >= tile || !has_scan(xq, xc, w, order)) return {};
+  const Rows queries = plain(xq);
+  return causal(op, queries, same(xq, xc) ? queries : plain(xc), w, order, block, {}, queue);
+}
+
 }  // namespace
 
 std::optional<at::Tensor> inference_layer(const Problem& p, const at::Tensor& xq, const at::Tensor& xc,
@@ -531,11 +588,8 @@ std::optional<at::Tensor> inference_layer(const Problem& p, const at::Tensor& xq
   const Visibility seen = visibility(p, xc.size(1));
   Queue queue{device.stream()};
   if (!has_select(xq, w)) return {};
-  if (!has_means(xc, w.ho_weight, p.order, seen)) {
-    const bool running = seen.causal && seen.window == 0 && !seen.visible.defined();
-    if (!running || !has_scan(xq, xc, w, p.order)) return {};
-    return causal(op, plain(xq), plain(xc), w, p.order, seen.runs.run_tokens, {}, queue);
-  }
+  if (auto out = running_layer(op, xq, xc, w, p.order, seen, queue)) return out;
+  if (!has_means(xc, w.ho_weight, p.order, seen)) return {};
   const Rows queries = plain(xq), context = xq.is_same(xc) ? queries : plain(xc);
   const Means H =
       means(op, context, {w.ho_weight, w.ho_bias}, detail::kernel_dtype(xq), p.order, seen, queue);
@@ -582,7 +636,11 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& 
   Queue queue{device.stream()};
   const Rows rows = plain(x);
   const Running state{sum.contiguous(), count.to(x.device()).contiguous(), floats(sum.sizes(), sum)};
-  if (!fews) return std::tuple{causal(op, rows, rows, w, p.order, 1, state, queue), state.total};
+  if (!fews) {
+    const auto run = has_mix(x, w, p.order, 1) ? mixed(op, rows, w, p.order, 1, state, queue)
+                                               : causal(op, rows, rows, w, p.order, 1, state, queue);
+    return std::tuple{run, state.total};
+  }
   const auto context = rows_of(rows, matrix({w.ho_weight, w.ho_bias}, detail::kernel_dtype(x)), false);
   Visibility seen;
   seen.causal = true, seen.runs.run_tokens = 1;

@@ -43,14 +43,24 @@ kernels::Product product_of(const at::Tensor& x, const at::Tensor& weight, const
   return p;
 }
 
+bool has_product(const kernels::ProductSizes& sizes, kernels::Dtype dtype, const void* a) {
+  constexpr std::int64_t most = 65535;  // a grid's height
+  kernels::Product p;
+  p.sizes = sizes, p.dtype = dtype, p.a = p.w = a;
+  return sizes.batch <= most && sizes.rows() > 0 && kernels::product_supported(p);
+}
 // For x (B, n, `inputs`) times (outputs, inputs); a weight that is made here is aligned.
 bool has_product(const at::Tensor& x, std::int64_t inputs, std::int64_t outputs) {
-  constexpr std::int64_t most = 65535;  // a grid's height
-  if (!half_precision(x) || x.size(0) > most || !x.is_contiguous() || x.size(2) != inputs) return false;
-  kernels::Product p;
-  p.sizes = {x.size(0), x.size(1), inputs, outputs};
-  p.dtype = detail::kernel_dtype(x), p.a = p.w = x.const_data_ptr();
-  return p.sizes.rows() > 0 && kernels::product_supported(p);
+  return half_precision(x) && x.is_contiguous() && x.size(2) == inputs &&
+         has_product({x.size(0), x.size(1), inputs, outputs}, detail::kernel_dtype(x), x.const_data_ptr());
+}
+// The same for a tensor like x that is yet to be made, and for its way back.
+bool has_both(const at::Tensor& x, std::int64_t outputs, at::ScalarType dtype) {
+  alignas(16) static constexpr char anywhere[16] = {};
+  const std::int64_t d = x.size(2);
+  const auto type = dtype == at::kHalf ? kernels::Dtype::fp16 : kernels::Dtype::bf16;
+  return (dtype == at::kHalf || dtype == at::kBFloat16) && outputs % 32 == 0 &&
+         pays(x.size(0) * x.size(1), d) && has_product({x.size(0), x.size(1), d, outputs}, type, anywhere);
 }
 bool has_weight(const at::Tensor& weight) {
   return weight.is_contiguous() && aligned(weight);
@@ -77,6 +87,15 @@ at::Tensor in_context_order(const at::Tensor& weight, std::int64_t order, cudaSt
 }
 
 }  // namespace
+
+bool has_mixer_products(const at::Tensor& x, std::int64_t features, std::int64_t order,
+                        at::ScalarType dtype) {
+  return order >= 1 && features % order == 0 &&
+         kernels::context_order(static_cast<int>(order), features / order) && has_both(x, features, dtype);
+}
+bool has_feed_forward_products(const at::Tensor& x, std::int64_t hidden, at::ScalarType dtype) {
+  return has_both(x, hidden, dtype);
+}
 
 std::optional<Context> context_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                                        std::int64_t order, cudaStream_t stream) {

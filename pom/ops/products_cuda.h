@@ -12,6 +12,11 @@
 
 namespace pom::ops::cuda {
 
+// Whether forward and backward of a mixer of x (B, n, d) with itself, or of a feed-forward, consist of these
+// products in `dtype`: then none of them gives nothing, if their tensors are contiguous and made by torch.
+bool has_mixer_products(const at::Tensor& x, std::int64_t features, std::int64_t order, at::ScalarType dtype);
+bool has_feed_forward_products(const at::Tensor& x, std::int64_t hidden, at::ScalarType dtype);
+
 // x (B, n, d) times the context's weight: ho (B, n, kD), and H (B, kD) in fp32, its means.
 struct Context {
   at::Tensor ho, H;

@@ -11,51 +11,19 @@
 #include "pom/ops/problem.h"
 #include "pom/ops/second_order.h"
 #include "pom/ops/training_backend.h"
+#include "pom/ops/training_common.h"
 
 namespace pom::ops {
 namespace {
 
-using detail::aliases, detail::composed_gradients;
+using detail::aliases, detail::composed_gradients, detail::composed_only, detail::wants_graph;
+using detail::branch_type, detail::check_branch, detail::check_linear, detail::check_rows,
+    detail::check_stream, detail::NoAutocast, detail::sum_type;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::ScalarType sum_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-// What a branch computes in: autocast's dtype where it is on, else that of the stream.
-at::ScalarType branch_type(const at::Tensor& x) {
-  const c10::DeviceType device = x.device().type();
-  const bool lowered = x.scalar_type() != at::kDouble && at::autocast::is_autocast_enabled(device);
-  return lowered ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
-}
-
 // ---- the arguments ----
 
-void check_stream(const char* op, const char* name, const at::Tensor& x) {
-  check(x.defined(), op, ": ", name, ": expected a tensor, got none");
-  check_tokens(op, name, x, 3);
-  check(x.size(2) >= 1, op, ": ", name, ": expected at least one channel, got shape ", shape_text(x));
-}
-void check_branch(const char* op, const at::Tensor& y, const at::Tensor& x) {
-  check_stream(op, "y", y);
-  check(y.sizes() == x.sizes() && y.device() == x.device(), op, ": y: expected shape ", shape_text(x), " on ",
-        x.device(), " like x, got ", shape_text(y), " on ", y.device());
-}
-void check_rows(const char* op, const char* name, const at::Tensor& rows, const at::Tensor& x) {
-  check(rows.defined() && rows.dim() == 2 && rows.size(0) == x.size(0) && rows.size(1) == x.size(2) &&
-            rows.is_floating_point() && rows.device() == x.device(),
-        op, ": ", name, ": expected real numbers of shape (", x.size(0), ", ", x.size(2), ") on ", x.device(),
-        ", got ", rows.defined() ? shape_text(rows) : "none");
-}
-
-void check_linear(const char* op, const char* name, const at::Tensor& weight, const at::Tensor& bias,
-                  std::int64_t in) {
-  check(weight.defined() && weight.dim() == 2 && weight.size(1) == in && weight.size(0) >= 1, op, ": ", name,
-        ": expected a weight (out, ", in, "), got ", weight.defined() ? shape_text(weight) : "none");
-  check(bias.defined() && bias.dim() == 1 && bias.size(0) == weight.size(0), op, ": ", name,
-        "_bias: expected (", weight.size(0), "), got ", bias.defined() ? shape_text(bias) : "none");
-}
 void check_alike(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
   check(t.scalar_type() == x.scalar_type() && t.device() == x.device(), op, ": ", name, ": expected ",
         x.scalar_type(), " on ", x.device(), " like x, got ", t.scalar_type(), " on ", t.device());
@@ -70,14 +38,6 @@ bool has_kernels(const at::Tensor& x, at::ScalarType branch) {
   if (x.is_cuda()) return singles || (single(x.scalar_type()) && branch == at::kHalf);
 #endif
   return x.is_cpu() && (singles || (x.scalar_type() == at::kDouble && branch == at::kDouble));
-}
-
-// Asked for, or in forward mode.
-bool composed_only(const variable_list& inputs) {
-  if (path() == Path::composed) return true;
-  for (const at::Tensor& t : inputs)
-    if (t._fw_grad(0).defined()) return true;
-  return false;
 }
 
 bool fused(const char* op, const at::Tensor& x, at::ScalarType branch, const variable_list& inputs) {
@@ -96,19 +56,7 @@ bool fused_feed_forward(const char* op, at::ScalarType branch, const variable_li
   return in[0].is_cpu() && fused(op, in[0], branch, in);
 }
 
-bool wants_graph(const variable_list& inputs) {
-  if (!at::GradMode::is_enabled()) return false;
-  for (const at::Tensor& t : inputs)
-    if (t.requires_grad()) return true;
-  return false;
-}
-
 // ---- composed ----
-
-// These operations choose their dtypes themselves.
-class NoAutocast {
-  c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
-};
 
 at::Tensor composed_norm(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, double eps,
                          at::ScalarType dtype) {

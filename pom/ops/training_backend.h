@@ -3,7 +3,11 @@
 // its own dtype; scale, shift, gate (B, d) and what is saved or summed over tokens: fp32 (fp64 where x is).
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
+
+#include "pom/ops/training_branch.h"
 
 namespace pom::ops::detail {
 
@@ -72,13 +76,29 @@ at::Tensor gated_add_forward_cuda(const at::Tensor& x, const at::Tensor& y, cons
                                   double base);
 GateBackward gated_add_backward_cuda(const at::Tensor& dout, const at::Tensor& y, const at::Tensor& gate,
                                      double base);
+// bias (d), fp32, may be undefined: sum = x + (y + bias) (base + gate).
 GatedNormForward gated_add_norm_forward_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
                                              double base, const at::Tensor& scale, const at::Tensor& shift,
-                                             double eps);
+                                             double eps, const at::Tensor& bias = {});
 GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor& dsum, const at::Tensor& dout,
                                                const at::Tensor& sum, const at::Tensor& y,
                                                const at::Tensor& gate, double base, const at::Tensor& scale,
                                                const at::Tensor& mean, const at::Tensor& rstd);
+// The same with the forward's `out` once more, and the gradient of the bias where there is one.
+struct GatedNormAgain : GatedNormBackward {
+  at::Tensor again, dbias;  // (B, N, d), (d)
+};
+GatedNormAgain gated_add_norm_again_cuda(const at::Tensor& dsum, const at::Tensor& dout,
+                                         const at::Tensor& sum, const at::Tensor& y, const at::Tensor& gate,
+                                         double base, const at::Tensor& scale, const at::Tensor& shift,
+                                         const at::Tensor& mean, const at::Tensor& rstd,
+                                         const at::Tensor& bias);
+// The branches of training_branch.h, where gradients are wanted and there are products of these sizes.
+std::optional<Stream> mixer_branch_cuda(const Stream& stream, const Modulation& modulation,
+                                        const LayerWeights& weights, std::int64_t order);
+std::optional<Stream> feed_forward_branch_cuda(const Stream& stream, const Modulation& modulation,
+                                               const at::Tensor& up, const at::Tensor& up_bias,
+                                               const at::Tensor& down, const at::Tensor& down_bias);
 // In bf16 and fp16, where there is a product for x and the weight `up`.
 bool has_feed_forward_cuda(const at::Tensor& x, const at::Tensor& up);
 FeedForward feed_forward_cuda(const at::Tensor& x, const FeedForwardWeights& weights, bool save);

@@ -29,6 +29,36 @@ at::Tensor rows(const at::Tensor& x) {  // (B, N, c) -> (B N, c)
   return x.view({x.size(0) * x.size(1), x.size(2)});
 }
 
+struct GatedNormInputs {
+  const at::Tensor &dsum, &dout, &sum, &y, &gate, &scale, &mean, &rstd;
+  double base;
+};
+
+// Fills r; where it has a place for the norm's result once more, that too.
+void gated_norm_backward(GatedNormAgain& r, const GatedNormInputs& in, const at::Tensor& shift,
+                         const at::Tensor& bias) {
+  constexpr const char* op = "gated_add_norm";
+  check_width(op, in.sum);
+  const OnDevice device(in.sum);
+  r.dx = at::empty(in.sum.sizes(), in.sum.options()), r.dy = at::empty(in.y.sizes(), in.y.options());
+  r.dgate = floats(in.gate.sizes(), in.sum);
+  r.dscale = floats(in.scale.sizes(), in.sum), r.dshift = floats(in.scale.sizes(), in.sum);
+  kernels::GatedNormBackwardParams p;
+  p.sizes = sizes_of(in.sum), p.x_dtype = kernel_dtype(in.sum), p.y_dtype = kernel_dtype(in.y);
+  const at::Tensor scratch = floats({kernels::gated_norm_scratch(p.sizes, r.again.defined())}, in.sum);
+  p.dsum = in.dsum.defined() ? in.dsum.const_data_ptr() : nullptr, p.dout = in.dout.const_data_ptr();
+  p.sum = in.sum.const_data_ptr(), p.y = in.y.const_data_ptr(), p.gate = in.gate.const_data_ptr<float>();
+  p.scale = in.scale.const_data_ptr<float>(), p.mean = in.mean.const_data_ptr<float>();
+  p.rstd = in.rstd.const_data_ptr<float>(), p.base = static_cast<float>(in.base);
+  p.scratch = scratch.mutable_data_ptr<float>();
+  p.dx = r.dx.mutable_data_ptr(), p.dy = r.dy.mutable_data_ptr();
+  p.dgate = r.dgate.mutable_data_ptr<float>(), p.dscale = r.dscale.mutable_data_ptr<float>();
+  p.dshift = r.dshift.mutable_data_ptr<float>();
+  if (r.again.defined()) p.again = r.again.mutable_data_ptr(), p.shift = shift.const_data_ptr<float>();
+  if (bias.defined()) p.bias = bias.const_data_ptr<float>(), p.dbias = r.dbias.mutable_data_ptr<float>();
+  check_launch(op, kernels::gated_norm_backward(p, device.stream()));
+}
+
 // Through gelu(before) W_down, by products of cuBLAS and passes between them.
 cuda::GeluGradients plain_gelu_backward(const at::Tensor& dout, const at::Tensor& down,
                                         const at::Tensor& before) {
@@ -103,7 +133,7 @@ GateBackward gated_add_backward_cuda(const at::Tensor& dout, const at::Tensor& y
 
 GatedNormForward gated_add_norm_forward_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& gate,
                                              double base, const at::Tensor& scale, const at::Tensor& shift,
-                                             double eps) {
+                                             double eps, const at::Tensor& bias) {
   constexpr const char* op = "gated_add_norm";
   check_width(op, x);
   const OnDevice device(x);
@@ -113,6 +143,7 @@ GatedNormForward gated_add_norm_forward_cuda(const at::Tensor& x, const at::Tens
   p.sizes = sizes_of(x), p.x_dtype = kernel_dtype(x), p.y_dtype = kernel_dtype(y);
   p.x = x.const_data_ptr(), p.y = y.const_data_ptr(), p.gate = gate.const_data_ptr<float>();
   p.scale = scale.const_data_ptr<float>(), p.shift = shift.const_data_ptr<float>();
+  if (bias.defined()) p.bias = bias.const_data_ptr<float>();
   p.base = static_cast<float>(base), p.eps = static_cast<float>(eps);
   p.sum = r.sum.mutable_data_ptr(), p.out = r.out.mutable_data_ptr();
   p.mean = r.mean.mutable_data_ptr<float>(), p.rstd = r.rstd.mutable_data_ptr<float>();
@@ -124,24 +155,20 @@ GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor& dsum, const at:
                                                const at::Tensor& sum, const at::Tensor& y,
                                                const at::Tensor& gate, double base, const at::Tensor& scale,
                                                const at::Tensor& mean, const at::Tensor& rstd) {
-  constexpr const char* op = "gated_add_norm";
-  check_width(op, sum);
-  const OnDevice device(sum);
-  GatedNormBackward r{at::empty(sum.sizes(), sum.options()), at::empty(y.sizes(), y.options()),
-                      floats(gate.sizes(), sum), floats(scale.sizes(), sum), floats(scale.sizes(), sum)};
-  kernels::GatedNormBackwardParams p;
-  p.sizes = sizes_of(sum), p.x_dtype = kernel_dtype(sum), p.y_dtype = kernel_dtype(y);
-  const int parts = kernels::norm_parts(p.sizes);
-  const at::Tensor scratch = floats({parts > 1 ? 3 * y.size(0) * parts * y.size(2) : 0}, y);
-  p.dsum = dsum.defined() ? dsum.const_data_ptr() : nullptr, p.dout = dout.const_data_ptr();
-  p.sum = sum.const_data_ptr(), p.y = y.const_data_ptr(), p.gate = gate.const_data_ptr<float>();
-  p.scale = scale.const_data_ptr<float>(), p.mean = mean.const_data_ptr<float>();
-  p.rstd = rstd.const_data_ptr<float>(), p.base = static_cast<float>(base);
-  p.scratch = scratch.mutable_data_ptr<float>();
-  p.dx = r.dx.mutable_data_ptr(), p.dy = r.dy.mutable_data_ptr();
-  p.dgate = r.dgate.mutable_data_ptr<float>(), p.dscale = r.dscale.mutable_data_ptr<float>();
-  p.dshift = r.dshift.mutable_data_ptr<float>();
-  check_launch(op, kernels::gated_norm_backward(p, device.stream()));
+  GatedNormAgain r;
+  gated_norm_backward(r, {dsum, dout, sum, y, gate, scale, mean, rstd, base}, {}, {});
+  return r;
+}
+
+GatedNormAgain gated_add_norm_again_cuda(const at::Tensor& dsum, const at::Tensor& dout,
+                                         const at::Tensor& sum, const at::Tensor& y, const at::Tensor& gate,
+                                         double base, const at::Tensor& scale, const at::Tensor& shift,
+                                         const at::Tensor& mean, const at::Tensor& rstd,
+                                         const at::Tensor& bias) {
+  GatedNormAgain r;
+  r.again = at::empty(y.sizes(), y.options());
+  if (bias.defined()) r.dbias = floats(bias.sizes(), sum);
+  gated_norm_backward(r, {dsum, dout, sum, y, gate, scale, mean, rstd, base}, shift, bias);
   return r;
 }
 

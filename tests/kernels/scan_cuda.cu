@@ -74,11 +74,12 @@ struct Wanted {
   std::vector<Expected> out, total;
 };
 
-// The sums up to each token, rounded once to 16 bits within a tile of 128 rows.
+// The sums up to each token, where `stored` rounded once to 16 bits within a tile of 128 rows.
 Wanted wanted_of(Dtype dtype, const Case& c, const std::vector<Expected>& p, const std::vector<Expected>& se,
-                 int64_t block, const Values& before, const std::vector<int64_t>& counts) {
+                 int64_t block, const Values& before, const std::vector<int64_t>& counts, bool stored) {
   const int64_t N = c.outputs(), n = c.tokens;
-  const double u = dtype == Dtype::fp16 ? 0x1p-11 : 0x1p-8, least = dtype == Dtype::fp16 ? 0x1p-20 : 0;
+  const double u = !stored ? 0 : dtype == Dtype::fp16 ? 0x1p-11 : 0x1p-8;
+  const double least = stored && dtype == Dtype::fp16 ? 0x1p-20 : 0;
   Wanted w{std::vector<Expected>(c.rows() * N), std::vector<Expected>(c.batch * N)};
   std::vector<Expected> sums(n);
   for (int64_t b = 0; b < c.batch; ++b)
@@ -105,48 +106,166 @@ Wanted wanted_of(Dtype dtype, const Case& c, const std::vector<Expected>& p, con
   return w;
 }
 
-void check_case(Dtype dtype, const Case& c, const std::vector<int64_t>& blocks) {
-  const int64_t N = c.outputs();
-  const Values a_values = draw(dtype, c.rows() * c.inputs, 1);
-  const Linear ho(dtype, c, a_values), se(dtype, c, a_values);
-  const std::vector<Expected> p = powers(dtype, c, ho.values);
-  const Buffer a(dtype, a_values), ho_w(dtype, relaid(ho.w_values, c, c.inputs)), se_w(dtype, se.w_values);
-  const Buffer ho_b(Dtype::fp32, relaid(ho.b_values, c, 1)), se_b(Dtype::fp32, se.b_values);
-  Product context, queries;
-  context.sizes = {c.batch, c.tokens, c.inputs, N}, context.dtype = dtype, context.a = a.data();
-  queries = context;
-  context.w = ho_w.data(), queries.w = se_w.data();
-  if (c.bias) context.bias = ho_b.floats(), queries.bias = se_b.floats();
-  const Values state = draw(Dtype::fp32, c.batch * N, 3);
-  std::vector<int64_t> counts(c.batch);
-  for (int64_t b = 0; b < c.batch; ++b) counts[b] = 7 * b + 2;
+// What all cases of a size share: operands in both orders of weights, a state to go on from, results.
+class Operands {
+ public:
+  Operands(Dtype dtype, const Case& of)
+      : c(of),
+        a_values(draw(dtype, c.rows() * c.inputs, 1)),
+        ho(dtype, c, a_values),
+        se(dtype, c, a_values),
+        p(powers(dtype, c, ho.values)),
+        state(draw(Dtype::fp32, c.batch * c.outputs(), 3)),
+        a(dtype, by_32(a_values, c)),
+        ho_relaid(dtype, relaid(ho.w_values, c, c.inputs)),
+        ho_w(dtype, ho.w_values),
+        se_w(dtype, se.w_values),
+        ho_relaid_b(Dtype::fp32, relaid(ho.b_values, c, 1)),
+        ho_b(Dtype::fp32, ho.b_values),
+        se_b(Dtype::fp32, se.b_values),
+        se_relaid(dtype, relaid(se.w_values, c, c.inputs)),
+        se_relaid_b(Dtype::fp32, relaid(se.b_values, c, 1)),
+        sum(Dtype::fp32, state),
+        total(Dtype::fp32, c.batch * c.outputs()),
+        out(dtype, c.rows() * c.outputs()),
+        dtype_(dtype) {
+    for (int64_t b = 0; b < c.batch; ++b) counts.push_back(7 * b + 2);
+    must(cudaMalloc(&count, 8 * c.batch), "cudaMalloc");
+    must(cudaMemcpy(count, counts.data(), 8 * c.batch, cudaMemcpyHostToDevice), "counts");
+  }
+  ~Operands() { cudaFree(count); }
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+
+  Product product(const Buffer& w, const Buffer& bias) const {
+    Product q;
+    q.sizes = {c.batch, c.tokens, c.inputs, c.outputs()}, q.dtype = dtype_;
+    q.a = a.data(), q.w = w.data(), q.bias = c.bias ? bias.floats() : nullptr;
+    return q;
+  }
+  Wanted wanted(int64_t block, bool going_on, bool stored) const {
+    return wanted_of(dtype_, c, p, se.values, block, going_on ? state : Values(), counts, stored);
+  }
+  template <class Run>
+  void compare(const char* kind, int64_t block, bool going_on, const Wanted& want, const Run& run) const {
+    check(std::string(kind) + " " + name_of(dtype_),
+          text("%lldx%lld, K %lld, D %lld, order %d, bias %d, block %lld, going on %d,",
+               static_cast<long long>(c.batch), static_cast<long long>(c.tokens),
+               static_cast<long long>(c.inputs), static_cast<long long>(c.D), c.order, c.bias,
+               static_cast<long long>(block), going_on),
+          run, {{"out", out, want.out, {}}, {"total", total, want.total, {}}});
+  }
+
+  const Case c;
+  const Values a_values;
+  const Linear ho, se;
+  const std::vector<Expected> p;
+  const Values state;
+  std::vector<int64_t> counts;
   int64_t* count = nullptr;
-  must(cudaMalloc(&count, 8 * c.batch), "cudaMalloc");
-  must(cudaMemcpy(count, counts.data(), 8 * c.batch, cudaMemcpyHostToDevice), "counts");
-  const Buffer sum(Dtype::fp32, state), prefix(dtype, c.rows() * N), total(Dtype::fp32, c.batch * N);
-  const Buffer totals(Dtype::fp32, scan_slots(context.sizes) * N), out(dtype, c.rows() * N);
+  const Buffer a, ho_relaid, ho_w, se_w, ho_relaid_b, ho_b, se_b, se_relaid, se_relaid_b, sum, total, out;
+
+ private:
+  // Not-a-number in the rows up to a multiple of 32, which the kernel of one piece reads.
+  static Values by_32(Values v, const Case& c) {
+    v.resize((c.rows() + 31) / 32 * 32 * c.inputs, NAN);
+    return v;
+  }
+  Dtype dtype_;
+};
+
+void check_case(Dtype dtype, const Case& c, const std::vector<int64_t>& blocks) {
+  const Operands o(dtype, c);
+  const Product context = o.product(o.ho_relaid, o.ho_relaid_b), queries = o.product(o.se_w, o.se_b);
+  const Buffer prefix(dtype, c.rows() * c.outputs());
+  const Buffer totals(Dtype::fp32, scan_slots(context.sizes) * c.outputs());
   for (const int64_t block : blocks)
     for (const bool going_on : {false, true}) {
-      const Wanted want = wanted_of(dtype, c, p, se.values, block, going_on ? state : Values(), counts);
-      const ScanGateTail gate{block, prefix.data(), totals.floats(), going_on ? count : nullptr, out.data()};
+      const ScanGateTail gate{block, prefix.data(), totals.floats(), going_on ? o.count : nullptr,
+                              o.out.data()};
       const auto run = [&](bool) {
         prefix.clear(), totals.clear();
         const cudaError_t scanned = product_scan(context, {c.order, prefix.data(), totals.floats()}, nullptr);
         if (scanned != cudaSuccess) return scanned;
         const cudaError_t carried = scan_carry(
-            {context.sizes, totals.floats(), going_on ? sum.floats() : nullptr, total.floats()}, nullptr);
+            {context.sizes, totals.floats(), going_on ? o.sum.floats() : nullptr, o.total.floats()}, nullptr);
         return carried != cudaSuccess ? carried : product_scan_gate(queries, gate, nullptr);
       };
-      check(std::string("scan ") + name_of(dtype),
-            text("%lldx%lld, K %lld, D %lld, order %d, bias %d, block %lld, going on %d,",
-                 static_cast<long long>(c.batch), static_cast<long long>(c.tokens),
-                 static_cast<long long>(c.inputs), static_cast<long long>(c.D), c.order, c.bias,
-                 static_cast<long long>(block), going_on),
-            run, {{"out", out, want.out, {}}, {"total", total, want.total, {}}});
+      o.compare("scan", block, going_on, o.wanted(block, going_on, true), run);
       expect(prefix.guards_stand(prefix.all()) && totals.guards_stand(totals.all()),
              std::string("scan ") + name_of(dtype), "the sums were written outside");
     }
-  must(cudaFree(count), "cudaFree");
+}
+
+// The kernel of one piece.
+ScanMix mix_of(const Operands& o, const Buffer& work, int64_t block, bool going_on) {
+  ScanMix mix;
+  const bool dealt = o.c.order == 2;
+  mix.order = o.c.order, mix.block = block, mix.se = (dealt ? o.se_w : o.se_relaid).data();
+  mix.se_bias = o.c.bias ? (dealt ? o.se_b : o.se_relaid_b).floats() : nullptr;
+  if (going_on) mix.sum = o.sum.floats(), mix.count = o.count;
+  mix.total = o.total.floats(), mix.work = work.data(), mix.out = o.out.data();
+  return mix;
+}
+void check_mix(Dtype dtype, const Case& c, int64_t step = 2) {
+  const Operands o(dtype, c);
+  const Product context = c.order == 2 ? o.product(o.ho_w, o.ho_b) : o.product(o.ho_relaid, o.ho_relaid_b);
+  const Buffer work(Dtype::fp32, scan_mix_work(context.sizes) / 4);
+  const std::string group = std::string("mix ") + name_of(dtype);
+  for (int64_t block = 1; block <= 128; block *= step) {
+    const bool has = scan_mix_supported(context, c.order, block);
+    expect(has == (c.order == 2 ? c.tokens % block == 0 : block == 1), group,
+           "which blocks there is a kernel for");
+    if (!has) continue;
+    for (const bool going_on : {false, true}) {
+      const auto run = [&](bool) {
+        work.clear();
+        return product_scan_mix(context, mix_of(o, work, block, going_on), nullptr);
+      };
+      o.compare("mix", block, going_on, o.wanted(block, going_on, false), run);
+      expect(work.guards_stand(work.all()), group, "the work was written outside");
+    }
+    ScanMix bare = mix_of(o, work, block, false);
+    bare.total = nullptr;
+    o.out.clear();
+    expect(product_scan_mix(context, bare, nullptr) == cudaSuccess, group, "without totals");
+    finish_within(5, group);
+  }
+}
+
+// Two at a time, neither of which may keep the other from going on.
+void check_together(Dtype dtype) {
+  const std::string group = std::string("together ") + name_of(dtype);
+  if (group.find(filter) == std::string::npos) return;
+  constexpr int kTimes = 30;
+  const Case c{1, 4096, 64, 960, 2, true};
+  const ProductSizes sizes{c.batch, c.tokens, c.inputs, c.outputs()};
+  const Values values = draw(dtype, c.rows() * c.inputs, 1),
+               weights = draw(dtype, c.outputs() * c.inputs, 0.2f);
+  const Buffer a(dtype, values), w(dtype, weights), out(dtype, c.rows() * c.outputs());
+  const Buffer other(dtype, c.rows() * c.outputs());
+  const Buffer works[2] = {Buffer(Dtype::fp32, scan_mix_work(sizes) / 4),
+                           Buffer(Dtype::fp32, scan_mix_work(sizes) / 4)};
+  cudaStream_t streams[2];
+  for (cudaStream_t& s : streams) must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
+  Product product;
+  product.sizes = sizes, product.dtype = dtype, product.a = a.data(), product.w = w.data();
+  for (int i = 0; i < kTimes; ++i)
+    for (int s = 0; s < 2; ++s) {
+      ScanMix mix;
+      mix.se = w.data(), mix.work = works[s].data(), mix.out = (s == 0 ? out : other).data();
+      must(product_scan_mix(product, mix, streams[s]), group);
+    }
+  cudaEvent_t done;
+  must(cudaEventCreate(&done), "an event");
+  for (cudaStream_t& s : streams) {
+    must(cudaEventRecord(done, s), "an event");
+    must(cudaStreamWaitEvent(nullptr, done, 0), "an event");
+  }
+  finish_within(5, group);
+  expect(out.all() == other.all(), group, "the two differ");
+  must(cudaEventDestroy(done), "an event");
+  for (cudaStream_t& s : streams) must(cudaStreamDestroy(s), "a stream");
 }
 
 void check_all(Dtype dtype) {
@@ -168,6 +287,48 @@ void check_all(Dtype dtype) {
   check_case(dtype, {1, 3000, 64, 64, 2, true}, {1, 15});  // more tiles than groups that carry
 }
 
+void check_mixes(Dtype dtype) {
+  if (!wanted("mix", dtype)) return;
+  struct Size {
+    int64_t batch, tokens;
+  };
+  int n = 0;
+  // Sequences that start with a tile of 128 rows, a warp's 32, a thread's 4, and inside; rows that are a
+  // multiple of 32 and others.
+  for (const Size size : {Size{1, 1},
+                          {1, 128},
+                          {2, 127},
+                          {2, 129},
+                          {3, 100},
+                          {40, 7},
+                          {200, 1},
+                          {1, 700},
+                          {2, 300},
+                          {3, 256},
+                          {4, 96},
+                          {5, 64},
+                          {12, 16},
+                          {100, 2},
+                          {2, 1000}})
+    for (const int64_t D : {16, 48, 80}) {
+      ++n;
+      if (quick && n % 4 != 0) continue;
+      const int64_t inputs[] = {16, 64, 72};
+      check_mix(dtype, {size.batch, size.tokens, inputs[n % 3], D, 2, n % 4 != 0});
+    }
+  for (const Size size : {Size{1, 128}, {3, 100}, {40, 7}, {2, 300}})
+    for (const int order : kSumsOrders)
+      for (const int64_t D : {8, 40, 96}) {
+        ++n;
+        if (order == 2 || (quick && n % 4 != 0)) continue;
+        check_mix(dtype, {size.batch, size.tokens, 72, D, order, n % 4 != 0});
+      }
+  check_mix(dtype, {1, 2048, 16, 960, 2, true}, 8);  // more tiles than clusters
+  if (quick) return;
+  check_mix(dtype, {1, 6016, 16, 288, 2, true}, 16);  // many that hand on their sums
+  check_mix(dtype, {3, 2001, 200, 96, 2, true}, 128);
+}
+
 void check_refusals() {
   const std::string group = "refusals";
   if (group.find(filter) == std::string::npos) return;
@@ -185,6 +346,14 @@ void check_refusals() {
   scaled.dtype = Dtype::e4m3, scaled.a_scale = scaled.w_scale = memory.floats();
   refused("e4m3", scaled, {2, memory.data(), memory.floats()});
   expect(product_scan_gate(good, {}, nullptr) != cudaSuccess, group, "a gate without sums was taken");
+  expect(product_scan_mix(good, {}, nullptr) != cudaSuccess, group, "nothing to mix was taken");
+  Product even = good;
+  even.sizes.outputs = 64;
+  expect(scan_mix_supported(even, 2, 1) && !scan_mix_supported(good, 2, 1), group, "48 outputs were taken");
+  for (const int64_t block : {0, 3, 32, 256})
+    expect(!scan_mix_supported(even, 2, block), group, "a block that does not fit was taken");
+  expect(!scan_mix_supported(even, 5, 1) && !scan_mix_supported(even, 3, 1), group, "an order was taken");
+  expect(!scan_mix_supported(even, 4, 2), group, "a block of order 4 was taken");
   cudaGetLastError();
 }
 
@@ -194,6 +363,7 @@ int main(int count, char** arguments) {
   if (!begin(count, arguments) || !product_device())
     return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
   check_refusals();
-  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) check_all(dtype);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16})
+    check_all(dtype), check_mixes(dtype), check_together(dtype);
   finish();
 }

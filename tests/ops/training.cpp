@@ -10,6 +10,7 @@
 
 #include "pom/base/error.h"
 #include "pom/ops/mixer.h"
+#include "pom/ops/training_branch.h"
 
 namespace pom::ops {
 namespace {
@@ -328,6 +329,45 @@ std::string message_of(Call call) {
     return error.what();
   }
   return "no error";
+}
+
+// ---- branches ----
+
+// A stream that waits with its sum gives the bits of one that does not: values and gradients. A bias that
+// waits with it is added first.
+TEST(Branches, AreTheirOperationsOneAfterAnother) {
+  constexpr std::int64_t d = 24, hidden = 48, order = 2;
+  Tensors made = Inputs{3, 21, d}.make(at::kFloat, at::kFloat);
+  const auto drawn = [](at::IntArrayRef shape) { return at::randn(shape) / 5; };
+  for (const at::Tensor& t : {drawn({hidden, d}), drawn({hidden}), drawn({hidden, d}), drawn({hidden}),
+                              drawn({d, hidden}), drawn({d})})
+    made.push_back(t);
+  const auto weights = [](const Tensors& in) {
+    return LayerWeights{in[5], in[6], in[7], in[8], in[9], in[10]};
+  };
+  const auto slopes = [](const Tensors& in, const at::Tensor& x, const at::Tensor& y) {
+    Tensors all{x, y};
+    const Tensors found = gradients(all, in);
+    all.insert(all.end(), found.begin(), found.end());
+    return all;
+  };
+  const Tensors a = leaves(made), b = leaves(made);
+  const Stream waiting{a[0], a[1], {}, a[2], kBase};
+  const Stream mixed = mixer_branch(waiting, {a[3], a[4], kEps}, weights(a), order);
+  const Stream fed = feed_forward_branch({mixed.x, mixed.y, mixed.bias, a[2], kBase}, {a[3], a[4], kEps},
+                                         a[5], a[6], a[9], a[10]);
+  const at::Tensor ours = taken({fed.x, fed.y, fed.bias, a[2], kBase});
+
+  const auto [sum, normal] = gated_add_norm(b[0], b[1], b[2], kBase, b[3], b[4], kEps);
+  const at::Tensor y = mixer_layer(normal, normal, weights(b), order);
+  const auto [next, again] = gated_add_norm(sum, y, b[2], kBase, b[3], b[4], kEps);
+  const at::Tensor theirs = gated_add(next, feed_forward(again, b[5], b[6], b[9], b[10]), b[2], kBase);
+  const Tensors one = slopes(a, fed.x, ours), two = slopes(b, next, theirs);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], two[i])) << i;
+
+  const at::Tensor bias = drawn({d});
+  EXPECT_TRUE(at::equal(taken({a[0], a[1], bias, a[2], kBase}), gated_add(a[0], a[1] + bias, a[2], kBase)));
+  EXPECT_TRUE(at::equal(taken({.x = a[0]}), a[0]));
 }
 
 TEST(TrainingErrors, NameTheArgument) {

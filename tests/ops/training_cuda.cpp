@@ -9,6 +9,7 @@
 #include "pom/ops/inference.h"
 #include "pom/ops/mixer.h"
 #include "pom/ops/training.h"
+#include "pom/ops/training_branch.h"
 
 namespace pom::ops {
 namespace {
@@ -236,6 +237,153 @@ TEST(GpuNormGradients, OfOneOfTheTwo) {
       EXPECT_LT((ours[i].to(at::kDouble) - truth[i]).norm().item<double>(),
                 1e-5 * truth[i].norm().item<double>() + 1e-4)
           << i << (of_sum ? " of the sum" : " of the norm");
+  }
+}
+
+// ---- branches: a stream that waits for its sum, a norm, products ----
+
+struct BranchCase {
+  std::int64_t B, N, d, features;
+  std::int64_t order;  // of the mixer; 0: a feed-forward
+  bool waiting;        // whether the stream has something to add
+  bool bias;           // whether that comes without its bias
+};
+
+// x, y, bias, gate, scale, shift, the gate after the branch, and the weights.
+Tensors branch_inputs(const BranchCase& c, at::ScalarType stream, at::ScalarType branch) {
+  at::manual_seed(7);
+  const auto drawn = [](at::IntArrayRef shape, double size) { return (at::randn(shape) * size).cuda(); };
+  const double in = 1 / std::sqrt(static_cast<double>(c.d)),
+               out = 1 / std::sqrt(static_cast<double>(c.features));
+  const at::ScalarType weight = stream == at::kBFloat16 ? stream : at::kFloat;
+  Tensors all{(drawn({c.B, c.N, c.d}, 2) + 1).to(stream), drawn({c.B, c.N, c.d}, 1).to(branch),
+              drawn({c.d}, 0.5).to(weight)};
+  for (int i = 0; i < 4; ++i) all.push_back(drawn({c.B, c.d}, 0.5));
+  for (int i = 0; i < (c.order > 0 ? 2 : 1); ++i)
+    all.push_back(drawn({c.features, c.d}, in).to(weight)),
+        all.push_back(drawn({c.features}, 0.3).to(weight));
+  all.push_back(drawn({c.d, c.features}, out).to(weight)), all.push_back(drawn({c.d}, 0.3).to(weight));
+  return all;
+}
+
+struct BranchRun {
+  at::Tensor sum, total;  // of the stream, and with the branch added
+  std::string function;
+};
+
+BranchRun run_branch(const BranchCase& c, const Tensors& in, at::ScalarType branch) {
+  std::optional<Autocast> autocast;
+  if (branch != in[0].scalar_type() && in[0].scalar_type() != at::kDouble) autocast.emplace(branch);
+  Stream stream{.x = in[0]};
+  if (c.waiting) stream = {in[0], in[1], c.bias ? in[2] : at::Tensor(), in[3], 1.0};
+  const Modulation m{in[4], in[5], 1e-6};
+  Stream out = c.order > 0 ? mixer_branch(stream, m, {in[7], in[8], in[9], in[10], in[11], in[12]}, c.order)
+                           : feed_forward_branch(stream, m, in[7], in[8], in[9], in[10]);
+  const std::string function = out.y.grad_fn() ? out.y.grad_fn()->name() : "";
+  out.gate = in[6], out.base = 1.0;
+  return {out.x, taken(out), function};
+}
+
+// Both results, and all gradients.
+Tensors branch_results(const BranchCase& c, const Tensors& in, at::ScalarType branch, std::string* function) {
+  const BranchRun r = run_branch(c, in, branch);
+  if (function) *function = r.function;
+  const auto total = [](const at::Tensor& t) {
+    const at::Tensor wave = at::arange(t.numel(), t.options().dtype(at::kDouble)).sin().view(t.sizes());
+    return (t.to(at::kDouble) * wave).sum();
+  };
+  Tensors all = torch::autograd::grad({total(r.total) + 0.5 * total(r.sum)}, in, {},
+                                      /*retain_graph=*/std::nullopt, /*create_graph=*/false,
+                                      /*allow_unused=*/true);
+  all.push_back(r.sum.detach()), all.push_back(r.total.detach());
+  return all;
+}
+
+class GpuBranches : public testing::TestWithParam<std::tuple<BranchCase, Dtypes>> {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+    const std::string reason = fp8_refusal(c10::Device(c10::kCUDA, 0));
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_P(GpuBranches, ValuesAndGradients) {
+  const auto [c, types] = GetParam();
+  const Tensors made = branch_inputs(c, types.stream, types.branch);
+  const auto fresh = [&made](bool wide) {
+    Tensors result;
+    for (const at::Tensor& t : made)
+      result.push_back((wide ? t.to(at::kDouble) : t).detach().clone().requires_grad_());
+    return result;
+  };
+  std::string function, composed;
+  const Tensors truth = branch_results(c, fresh(true), at::kDouble, nullptr);
+  const Tensors ours = branch_results(c, fresh(false), types.branch, &function),
+                again = branch_results(c, fresh(false), types.branch, nullptr);
+  Tensors plain;
+  {
+    const PathGuard guard(Path::composed);
+    plain = branch_results(c, fresh(false), types.branch, &composed);
+  }
+  EXPECT_NE(function.find("BranchFunction"), std::string::npos) << function;
+  EXPECT_EQ(composed.find("BranchFunction"), std::string::npos) << composed;
+  const double ulp = types.branch == at::kHalf ? 0x1p-10 : 0x1p-7;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    EXPECT_EQ(ours[i].defined(), truth[i].defined()) << i;
+    if (!truth[i].defined()) continue;
+    const auto error = [&](const Tensors& t) {
+      return (t[i].to(at::kDouble) - truth[i]).norm().item<double>();
+    };
+    EXPECT_EQ(ours[i].scalar_type(), plain[i].scalar_type()) << i;
+    EXPECT_LE(error(ours), 2 * error(plain) + ulp * truth[i].norm().item<double>()) << i;
+    EXPECT_TRUE(at::equal(ours[i], again[i])) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuBranches,
+                         testing::Combine(testing::Values(BranchCase{2, 203, 64, 128, 2, true, true},
+                                                          BranchCase{2, 203, 64, 128, 2, false, false},
+                                                          BranchCase{3, 130, 40, 96, 3, true, false},
+                                                          BranchCase{1, 257, 32, 64, 1, true, true},
+                                                          BranchCase{40, 5, 64, 256, 4, true, true},
+                                                          BranchCase{1, 2500, 1152, 4608, 2, true, true},
+                                                          BranchCase{2, 203, 64, 128, 0, true, true},
+                                                          BranchCase{2, 203, 64, 128, 0, false, false},
+                                                          BranchCase{3, 130, 40, 96, 0, true, false},
+                                                          BranchCase{4, 1000, 384, 1536, 0, true, true}),
+                                          testing::Values(Dtypes{at::kFloat, at::kBFloat16},
+                                                          Dtypes{at::kFloat, at::kHalf},
+                                                          Dtypes{at::kBFloat16, at::kBFloat16})));
+
+// Sizes without products of our own, and no graph: the operations one after another.
+TEST(GpuBranchesElsewhere, AreComposed) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const BranchCase few{1, 7, 64, 128, 2, true, true};  // fewer rows than pay
+  Tensors in = branch_inputs(few, at::kFloat, at::kBFloat16);
+  for (at::Tensor& t : in) t.requires_grad_();
+  EXPECT_EQ(run_branch(few, in, at::kBFloat16).function.find("BranchFunction"), std::string::npos);
+  const torch::NoGradGuard none;
+  const BranchCase many{2, 300, 64, 128, 2, true, false};
+  EXPECT_EQ(run_branch(many, branch_inputs(many, at::kFloat, at::kBFloat16), at::kBFloat16).function, "");
+}
+
+TEST(GpuBranchGradients, OfSecondOrder) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  for (const std::int64_t order : {2, 0}) {
+    const BranchCase c{2, 150, 32, 64, order, true, true};
+    const Tensors made = branch_inputs(c, at::kFloat, at::kBFloat16);
+    const auto second = [&](bool wide) {
+      Tensors in;
+      for (const at::Tensor& t : made)
+        in.push_back((wide ? t.to(at::kDouble) : t).detach().clone().requires_grad_());
+      const BranchRun r = run_branch(c, in, wide ? at::kDouble : at::kBFloat16);
+      const at::Tensor slope = torch::autograd::grad({r.total.to(at::kDouble).square().sum()}, {in[0]}, {},
+                                                     /*retain_graph=*/true, /*create_graph=*/true)[0];
+      return torch::autograd::grad({slope.to(at::kDouble).square().sum()}, {in[0]})[0].to(at::kDouble);
+    };
+    const at::Tensor truth = second(true);
+    EXPECT_LT((second(false) - truth).norm().item<double>(), 0.05 * truth.norm().item<double>()) << order;
   }
 }
 

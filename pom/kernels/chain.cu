@@ -1,0 +1,295 @@
+// The orders of a chain: buffers, counters, the table of units, the phases; and the launch.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "pom/kernels/chain_kernel.cuh"
+#include "pom/kernels/chain_launch.h"
+#include "pom/kernels/stream.h"
+
+namespace pom::kernels {
+namespace {
+
+int64_t bytes_of(Dtype dtype) {
+  return dtype == Dtype::e4m3 ? 1 : 2;
+}
+int64_t up_to(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// What follows from the sizes alone.
+struct Plan {
+  int splits = 1;
+  int bands = 0, places = 0;  // counters of a phase
+  int norm_rows = 4;          // of a block in a unit
+  int lag = 0;                // bands by which norms follow the product before them
+  bool means = false;         // a phase of their own
+  int step = 64;              // inputs of a step
+
+  int tiles(int64_t n) const { return static_cast<int>((n + kChainColumns - 1) / kChainColumns); }
+  int norm_units() const { return bands * (kBandRows / (kAbove * norm_rows)); }
+  int means_each(const Chain& c) const {
+    return static_cast<int>((c.features + kAbove * kMeanColumns - 1) / (kAbove * kMeanColumns));
+  }
+};
+
+int chosen_splits(const Chain& c, const Plan& p, int clusters) {
+  const auto steps = [&](int64_t inputs) { return (inputs + p.step - 1) / p.step; };
+  int best = 1;
+  double least = 0;
+  for (const int splits : {1, 2, 4}) {
+    if (steps(c.features) % splits != 0 || steps(c.hidden) % splits != 0) continue;
+    const int units = p.bands * p.tiles(c.width) * splits;
+    const double turns = (units + clusters - 1) / clusters;
+    // The norm adds up the parts; and it runs beside the product where that takes more than one turn.
+    const double alone = units <= clusters && p.step == 64 ? 0.06 : 0.0;
+    const double cost = turns / splits + 0.015 * (splits - 1) + alone;
+    if (least == 0 || cost < least) best = splits, least = cost;
+  }
+  return best;
+}
+
+Plan plan_of(const Chain& c) {
+  Plan p;
+  const int clusters = std::max(1, processors() / kAbove);
+  p.step = static_cast<int>(128 / bytes_of(c.dtype));
+  p.bands = static_cast<int>((c.rows() + kBandRows - 1) / kBandRows);
+  p.places = std::max(p.bands, static_cast<int>(c.batch));
+  p.splits = c.splits > 0 ? c.splits : chosen_splits(c, p, clusters);
+  while (p.norm_rows < 64 && c.rows() >= int64_t{8} * clusters * p.norm_rows) p.norm_rows *= 2;
+  const int each = p.tiles(c.width) * p.splits;  // units of a band under way: two of a cluster
+  p.lag = 2 * clusters / each + 2;
+  const ProductSizes sizes{c.batch, c.tokens, c.width, c.features};
+  p.means = c.dtype == Dtype::e4m3 || !gate_takes_sums(sizes, {});
+  return p;
+}
+
+// ---- memory ----
+
+struct Layout {
+  int64_t normal, wide, hidden, y, row_scale, partial[2], H[2], counters, largest, end;
+  int64_t reset() const { return end - counters; }  // bytes to be zero at the start
+};
+
+Layout layout_of(const Chain& c, const Plan& p) {
+  constexpr int64_t kAlign = 256;
+  Layout l{};
+  int64_t at = 0;
+  const auto take = [&](int64_t bytes) {
+    const int64_t here = at;
+    at = up_to(at + bytes, kAlign);
+    return here;
+  };
+  const int64_t rows = c.rows(), size = bytes_of(c.dtype);
+  l.normal = take(rows * c.width * size);
+  l.wide = take(rows * c.features * size);
+  l.hidden = c.hidden == c.features ? l.wide : take(rows * c.hidden * size);
+  l.y = take(p.splits * rows * c.width * 2);
+  l.row_scale = take(c.dtype == Dtype::e4m3 ? 4 * rows : 0);
+  const int64_t slots = sums_slots({c.batch, c.tokens, c.width, c.features}, {});
+  for (int64_t& partial : l.partial) partial = take(slots * c.features * 4);
+  for (int64_t& H : l.H) H = take(p.means ? c.batch * c.features * 4 : 0);
+  l.counters = take(int64_t{4} * c.count * kChainPhases * p.places);
+  l.largest = take(int64_t{4} * c.count * c.batch);
+  l.end = at;
+  return l;
+}
+
+// ---- the table ----
+
+std::vector<ChainUnit> table_of(const Chain& c, const Plan& p) {
+  std::vector<ChainUnit> table;
+  const auto add = [&](int phase, int steps, int from, int to) {
+    for (int i = from; i < to; ++i)
+      table.push_back({static_cast<uint16_t>(phase), static_cast<uint16_t>(steps), i});
+  };
+  const auto steps = [&](int64_t inputs) { return static_cast<int>((inputs + p.step - 1) / p.step); };
+  // A product back to d and the norm that follows it some bands behind.
+  const auto with_norm = [&](int phase, int64_t inputs) {
+    const int each = p.tiles(c.width) * p.splits, norms = p.norm_units() / p.bands;
+    for (int band = 0; band < p.bands + p.lag; ++band) {
+      if (band < p.bands) add(phase, steps(inputs) / p.splits, band * each, (band + 1) * each);
+      if (const int behind = band - p.lag; behind >= 0)
+        add(phase + 1, 0, behind * norms, (behind + 1) * norms);
+    }
+  };
+  add(0, steps(c.width), 0, p.bands * p.tiles(c.features));
+  if (p.means) add(1, 0, 0, static_cast<int>(c.batch) * p.means_each(c));
+  add(2, steps(c.width), 0, p.bands * p.tiles(c.features));
+  with_norm(3, c.features);
+  add(5, steps(c.width), 0, p.bands * p.tiles(c.hidden));
+  with_norm(6, c.hidden);
+  return table;
+}
+
+int block_units(const Chain& c, const Plan& p) {
+  const int wide = p.bands * p.tiles(c.features), back = p.bands * p.tiles(c.width) * p.splits;
+  const int means = p.means ? static_cast<int>(c.batch) * p.means_each(c) : 0;
+  return 2 * wide + means + 2 * back + 2 * p.norm_units() + p.bands * p.tiles(c.hidden);
+}
+
+// ---- the phases ----
+
+struct Writer {
+  const Chain& c;
+  const Plan p;
+  const Layout l;
+  ChainPhase* phases;
+  cudaError_t worst = cudaSuccess;
+
+  char* at(int64_t offset) const { return static_cast<char*>(c.workspace) + offset; }
+  float* floats(int64_t offset) const { return reinterpret_cast<float*>(at(offset)); }
+  int* counters(int block, int phase) const {
+    return reinterpret_cast<int*>(at(l.counters)) + (block * kChainPhases + phase) * p.places;
+  }
+  bool e4m3() const { return c.dtype == Dtype::e4m3; }
+
+  ChainPhase& product(int block, int phase, ChainKind kind, const ChainMatrix& m, const void* a,
+                      int64_t inputs, int64_t outputs) {
+    ChainPhase& f = phases[block * kChainPhases + phase];
+    f.kind = kind;
+    f.columns = static_cast<int>(outputs), f.column_tiles = p.tiles(outputs);
+    f.splits = kind == ChainKind::store ? p.splits : 1;
+    f.done = counters(block, phase);
+    f.affine = {m.bias, nullptr, m.w_scale, 1};
+    const cudaError_t maps[] = {
+        tensor_map(&f.a, a, c.dtype, c.rows(), inputs, kTileRows, false),
+        tensor_map(&f.w, m.w, c.dtype, outputs, inputs, kChainColumns / kAbove, false)};
+    for (const cudaError_t e : maps) worst = worst == cudaSuccess ? e : worst;
+    return f;
+  }
+  // The rows that a product reads are those of a product or a norm before.
+  void reads(ChainPhase& f, int block, int phase, int count) const {
+    f.ready = counters(block, phase), f.ready_count = count;
+  }
+  int counts(int64_t outputs, int splits = 1) const { return kAbove * p.tiles(outputs) * splits; }
+  int norm_counts() const { return kBandRows / p.norm_rows; }
+
+  void norm(int block, int phase, const float* gate, const float* scale, const float* shift) {
+    ChainPhase& f = phases[block * kChainPhases + phase];
+    f.kind = ChainKind::norm, f.splits = p.splits;
+    f.done = counters(block, phase);
+    reads(f, block, phase - 1, counts(c.width, p.splits));
+    f.y = at(l.y), f.gate = gate, f.scale = scale, f.shift = shift;
+    f.normal = scale ? at(l.normal) : nullptr, f.row_scale = floats(l.row_scale);
+  }
+
+  void link() {
+    const int all = kChainPhases * c.count;
+    for (int i = 0; i < all; ++i)
+      for (int next = i + 1; next < all && phases[i].next == 0; ++next)
+        if (phases[next].column_tiles > 0) phases[i].next = next - i;
+  }
+
+  void mixer(int block) {
+    const ChainBlock& b = c.blocks[block];
+    float *const partial = floats(l.partial[block % 2]), *const H = floats(l.H[block % 2]);
+    float* const largest = e4m3() ? floats(l.largest) + block * c.batch : nullptr;
+    ChainPhase& sums = product(block, 0, ChainKind::sums, b.context, at(l.normal), c.width, c.features);
+    ChainPhase& gate = product(block, 2, ChainKind::gate, b.select, at(l.normal), c.width, c.features);
+    for (ChainPhase* f : {&sums, &gate}) {
+      if (block > 0) reads(*f, block - 1, 7, norm_counts());
+      f->affine.a_scale = floats(l.row_scale);
+    }
+    sums.partial = partial;
+    gate.out = at(l.wide), gate.out_scale = largest;
+    if (p.means) {
+      ChainPhase& means = phases[block * kChainPhases + 1];
+      means.kind = ChainKind::means, means.columns = static_cast<int>(c.features);
+      means.done = counters(block, 1);
+      means.sums_ready = counters(block, 0), means.sums_count = counts(c.features);
+      means.partial = partial, means.H = H, means.largest = largest;
+      gate.H = H, gate.sums_ready = means.done, gate.sums_count = kAbove * p.means_each(c);
+    } else {
+      gate.partial = partial, gate.sums_ready = counters(block, 0), gate.sums_count = counts(c.features);
+    }
+    ChainPhase& back = product(block, 3, ChainKind::store, b.aggregate, at(l.wide), c.features, c.width);
+    reads(back, block, 2, counts(c.features));
+    back.out = at(l.y), back.affine.a_scale = largest, back.affine.scale_rows = static_cast<int>(c.tokens);
+    norm(block, 4, b.mixing_gate, b.feeding_scale, b.feeding_shift);
+  }
+
+  void feed_forward(int block) {
+    const ChainBlock& b = c.blocks[block];
+    ChainPhase& up = product(block, 5, ChainKind::gelu, b.up, at(l.normal), c.width, c.hidden);
+    reads(up, block, 4, norm_counts());
+    up.affine.a_scale = floats(l.row_scale), up.out = at(l.hidden), up.out_scale = b.hidden_scale;
+    ChainPhase& back = product(block, 6, ChainKind::store, b.down, at(l.hidden), c.hidden, c.width);
+    reads(back, block, 5, counts(c.hidden));
+    back.out = at(l.y), back.affine.a_scale = b.hidden_scale;
+    back.affine.scale_rows = static_cast<int>(c.rows());
+    const bool last = block + 1 == c.count;
+    norm(block, 7, b.feeding_gate, last ? nullptr : c.blocks[block + 1].mixing_scale,
+         last ? nullptr : c.blocks[block + 1].mixing_shift);
+  }
+};
+
+int64_t phases_size(const Chain& c) {
+  return int64_t{sizeof(ChainPhase)} * kChainPhases * c.count;
+}
+
+}  // namespace
+
+bool chain_supported(const Chain& c) {
+  if (c.count < 1 || c.rows() < 1 || c.tokens % kTileRows != 0 || c.width > kChainWidest || c.width % 8 != 0)
+    return false;
+  if (c.order < 2 || c.order > 4 || c.features % (8 * c.order) != 0 || c.rows() >= (1 << 22)) return false;
+  static const char aligned[16] = {};
+  const auto has = [&](int64_t inputs, int64_t outputs) {
+    Product p;
+    p.sizes = {c.batch, c.tokens, inputs, outputs}, p.dtype = c.dtype;
+    p.a_scale = p.w_scale = reinterpret_cast<const float*>(aligned);
+    return product_supported(p) && outputs % 8 == 0;
+  };
+  return has(c.width, c.features) && has(c.features, c.width) && has(c.width, c.hidden) &&
+         has(c.hidden, c.width) && c.stride % 4 == 0 && c.batch * c.tokens / kTileRows < (1 << 20);
+}
+
+int64_t chain_workspace(const Chain& c) {
+  return layout_of(c, plan_of(c)).end;
+}
+int64_t chain_orders_size(const Chain& c) {
+  return phases_size(c) + int64_t{sizeof(ChainUnit)} * block_units(c, plan_of(c));
+}
+
+cudaError_t chain_write_orders(const Chain& c, void* orders) {
+  if (!chain_supported(c) || !c.workspace || !c.blocks || !c.x) return cudaErrorInvalidValue;
+  const Plan p = plan_of(c);
+  std::vector<ChainPhase> phases(static_cast<size_t>(kChainPhases) * c.count);
+  Writer writer{c, p, layout_of(c, p), phases.data()};
+  for (int block = 0; block < c.count; ++block) writer.mixer(block), writer.feed_forward(block);
+  if (writer.worst != cudaSuccess) return writer.worst;
+  writer.link();
+  const std::vector<ChainUnit> table = table_of(c, p);
+  std::memcpy(orders, phases.data(), static_cast<size_t>(phases_size(c)));
+  std::memcpy(static_cast<char*>(orders) + phases_size(c), table.data(), sizeof(ChainUnit) * table.size());
+  return cudaSuccess;
+}
+
+cudaError_t chain_run(const Chain& c, const void* orders, cudaStream_t stream) {
+  if (!chain_supported(c) || !orders || !c.workspace) return cudaErrorInvalidValue;
+  const Plan p = plan_of(c);
+  const Layout l = layout_of(c, p);
+  char* const memory = static_cast<char*>(c.workspace);
+  if (const cudaError_t e = cudaMemsetAsync(memory + l.counters, 0, static_cast<size_t>(l.reset()), stream);
+      e != cudaSuccess)
+    return e;
+  StreamNormParams first;
+  first.batch = c.batch, first.tokens = c.tokens, first.width = c.width, first.x = c.x;
+  first.scale = c.blocks[0].mixing_scale, first.shift = c.blocks[0].mixing_shift;
+  first.stride = c.stride, first.eps = c.eps, first.out_dtype = c.dtype, first.out = memory + l.normal;
+  if (c.dtype == Dtype::e4m3) first.row_scale = reinterpret_cast<float*>(memory + l.row_scale);
+  if (const cudaError_t e = stream_norm(first, stream); e != cudaSuccess) return e;
+  ChainShape s{};
+  s.rows = static_cast<int>(c.rows()), s.tokens = static_cast<int>(c.tokens);
+  s.batch = static_cast<int>(c.batch), s.width = static_cast<int>(c.width);
+  s.norm_rows = p.norm_rows, s.eps = c.eps, s.stride = c.stride, s.x = c.x;
+  s.block_units = block_units(c, p), s.units = s.block_units * c.count;
+  s.phases = static_cast<const ChainPhase*>(orders);
+  s.table = reinterpret_cast<const ChainUnit*>(static_cast<const char*>(orders) + phases_size(c));
+  if (c.dtype == Dtype::bf16) return launch_chain_bf16(s, c.order, stream);
+  if (c.dtype == Dtype::fp16) return launch_chain_fp16(s, c.order, stream);
+  return launch_chain_e4m3(s, c.order, stream);
+}
+
+}  // namespace pom::kernels

@@ -1,0 +1,128 @@
+#include "pom/ops/block_stack.h"
+
+#ifdef POM_WITH_CUDA
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "pom/kernels/chain.h"
+#include "pom/ops/cuda_launch.h"
+#include "pom/ops/relaid.h"
+
+namespace pom::ops {
+namespace {
+
+constexpr const char* kOp = "block_stack";
+constexpr std::int64_t kMostRows = 5120;  // of more, the products apart are wide enough to be faster
+
+const float* floats_of(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr<float>() : nullptr;
+}
+
+class ChainedBlocks final : public BlockStack {
+ public:
+  ChainedBlocks(const at::Tensor& x, std::span<const StackedBlock> blocks, std::int64_t order, bool fp8)
+      : x_(x), kept_(blocks.begin(), blocks.end()) {
+    const StackedBlock& first = blocks.front();
+    chain_.batch = x.size(0), chain_.tokens = x.size(1), chain_.width = x.size(2);
+    chain_.features = first.mixer.ho_weight.size(0), chain_.hidden = first.up.weight.size(0);
+    chain_.order = static_cast<int>(order);
+    chain_.dtype = fp8 ? kernels::Dtype::e4m3 : detail::kernel_dtype(first.up.weight);
+    chain_.eps = static_cast<float>(first.mixing.eps), chain_.stride = first.mixing.scale.stride(0);
+    chain_.x = x_.mutable_data_ptr<float>(), chain_.count = static_cast<int>(blocks.size());
+  }
+
+  bool supported() const { return kernels::chain_supported(chain_); }
+
+  void prepare() {
+    for (const StackedBlock& b : kept_) blocks_.push_back(block(b));
+    chain_.blocks = blocks_.data();
+    const at::TensorOptions bytes = x_.options().dtype(at::kByte);
+    workspace_ = at::empty({kernels::chain_workspace(chain_)}, bytes);
+    chain_.workspace = workspace_.mutable_data_ptr();
+    at::Tensor orders = at::empty({kernels::chain_orders_size(chain_)}, at::kByte);
+    detail::check_launch(kOp, kernels::chain_write_orders(chain_, orders.mutable_data_ptr()));
+    orders_ = orders.to(x_.device());
+  }
+
+  void run() override {
+    const detail::OnDevice device(x_);
+    detail::check_launch(kOp, kernels::chain_run(chain_, orders_.const_data_ptr(), device.stream()));
+  }
+
+ private:
+  kernels::ChainMatrix matrix(const at::Tensor& weight, const at::Tensor& bias, std::int64_t order = 0) {
+    RelaidWeights& relaid = RelaidWeights::current();
+    const bool e4m3 = chain_.dtype == kernels::Dtype::e4m3;
+    const Relaid w = relaid.get(weight, {e4m3 ? Form::e4m3 : Form::rows, order});
+    const Relaid b = relaid.get(bias, {Form::bias, order});
+    for (const at::Tensor& t : {w.values, w.scale, b.values}) relaid_.push_back(t);
+    return {w.values.const_data_ptr(), floats_of(b.values), floats_of(w.scale)};
+  }
+
+  kernels::ChainBlock block(const StackedBlock& b) {
+    kernels::ChainBlock to;
+    to.context = matrix(b.mixer.ho_weight, b.mixer.ho_bias, chain_.order);
+    to.select = matrix(b.mixer.se_weight, b.mixer.se_bias);
+    to.aggregate = matrix(b.mixer.ag_weight, b.mixer.ag_bias);
+    to.up = matrix(b.up.weight, b.up.bias), to.down = matrix(b.down.weight, b.down.bias);
+    to.mixing_scale = floats_of(b.mixing.scale), to.mixing_shift = floats_of(b.mixing.shift);
+    to.feeding_scale = floats_of(b.feeding.scale), to.feeding_shift = floats_of(b.feeding.shift);
+    to.mixing_gate = floats_of(b.mixing_gate), to.feeding_gate = floats_of(b.feeding_gate);
+    to.hidden_scale = floats_of(b.hidden_scale);
+    return to;
+  }
+
+  at::Tensor x_;
+  std::vector<StackedBlock> kept_;
+  kernels::Chain chain_;
+  std::vector<kernels::ChainBlock> blocks_;
+  std::vector<at::Tensor> relaid_;
+  at::Tensor workspace_, orders_;
+};
+
+bool half_precision(const at::Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
+}
+
+// The kernel reads four values at a time, and has one stride for all rows of modulations.
+bool same_rows(const StackedBlock& block, std::int64_t stride) {
+  for (const at::Tensor& t : {block.mixing.scale, block.mixing.shift, block.feeding.scale,
+                              block.feeding.shift, block.mixing_gate, block.feeding_gate})
+    if (t.scalar_type() != at::kFloat || t.stride(1) != 1 || (t.size(0) > 1 && t.stride(0) != stride) ||
+        reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 != 0)
+      return false;
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<BlockStack> BlockStack::make(const at::Tensor& x, std::span<const StackedBlock> blocks,
+                                             std::int64_t order, bool fp8) {
+  if (!x.is_cuda() || blocks.empty() || x.scalar_type() != at::kFloat || !x.is_contiguous()) return nullptr;
+  if (x.size(0) * x.size(1) > kMostRows || !half_precision(blocks.front().up.weight)) return nullptr;
+  const detail::OnDevice device(x);
+  if (detail::capturing(device.stream())) return nullptr;  // the orders are copied to the device
+  for (const StackedBlock& b : blocks)
+    if (!same_rows(b, blocks.front().mixing.scale.stride(0))) return nullptr;
+  auto stack = std::make_unique<ChainedBlocks>(x, blocks, order, fp8);
+  if (!stack->supported()) return nullptr;
+  stack->prepare();
+  return stack;
+}
+
+}  // namespace pom::ops
+
+#else
+
+namespace pom::ops {
+
+std::unique_ptr<BlockStack> BlockStack::make(const at::Tensor&, std::span<const StackedBlock>, std::int64_t,
+                                             bool) {
+  return nullptr;
+}
+
+}  // namespace pom::ops
+
+#endif

@@ -1,0 +1,34 @@
+// All blocks of a network at once while sampling, where one kernel does them (pom/kernels/chain.h): a GPU of
+// compute capability 9.0, weights in bf16 or fp16, products in those or in fp8. For few rows that is faster
+// than half by half (inference.h), whose tensors these are; results are equal up to rounding.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "pom/ops/inference.h"
+
+namespace pom::ops {
+
+struct StackedBlock {
+  LayerWeights mixer;
+  Dense up, down;
+  Modulation mixing, feeding;
+  at::Tensor mixing_gate, feeding_gate;
+  at::Tensor hidden_scale;  // of fp8: see Fp8
+};
+
+class BlockStack {
+ public:
+  virtual ~BlockStack() = default;
+
+  // x through all blocks, in place, on the current stream.
+  virtual void run() = 0;
+
+  // Null where the halves are to run one by one. What it is made of must stay where it is; making it waits
+  // for the device.
+  static std::unique_ptr<BlockStack> make(const at::Tensor& x, std::span<const StackedBlock> blocks,
+                                          std::int64_t order, bool fp8);
+};
+
+}  // namespace pom::ops
