@@ -56,7 +56,9 @@ std::string network_text(const NetworkConfig& n) {
   const std::string mixer =
       n.attention() ? detail::concat("attention of ", n.heads, " heads")
                     : detail::concat("Polynomial Mixer of order ", n.order, ", expansion ", n.order_expand);
-  return detail::concat(n.depth, " blocks of width ", n.dim, ", patch ", n.patch, ", ", mixer,
+  const std::string patch =
+      n.video() ? detail::concat(n.patch_time, "x", n.patch, "x", n.patch) : std::to_string(n.patch);
+  return detail::concat(n.depth, " blocks of width ", n.dim, ", patch ", patch, ", ", mixer,
                         ", feed-forward ", n.ffw_expand);
 }
 
@@ -106,14 +108,17 @@ JsonObject cost_json(const Cost& cost, std::int64_t batch) {
 
 void print_cost(const Cost& cost, std::int64_t batch) {
   const std::int64_t parameters = cost.parameters(), macs = cost.macs();
+  const std::string condition = cost.network.video()
+                                    ? detail::concat("text ", cost.network.text_width, " wide")
+                                    : detail::concat(cost.network.classes, " classes");
   print(bold(cost.name, 1));
   print("  network       " + wrap(network_text(cost.network), 16, 16));
-  print(detail::concat("  picture       ", cost.width, "x", cost.height, ", latent ", cost.latent_width(),
-                       "x", cost.latent_height(), " of ", cost.network.channels, " channels, ", cost.tokens(),
-                       " tokens, ", cost.network.classes, " classes"));
+  print(detail::concat(cost.network.video() ? "  block         " : "  picture       ", cost.width, "x",
+                       cost.height, ", latent ", cost.latent_width(), "x", cost.latent_height(), " of ",
+                       cost.network.channels, " channels, ", cost.tokens(), " tokens, ", condition));
   print("  parameters    " + grouped(parameters) + " (" + amount_text(static_cast<double>(parameters)) + ")");
   print("  multiply-adds " + grouped(macs) + " (" + amount_text(static_cast<double>(macs)) +
-        ") for one evaluation of one picture");
+        ") for one evaluation of one " + (cost.network.video() ? "block of frames" : "picture"));
   print("");
   print(columns("  %-18s%12s%12s%12s", detail::concat("memory, batch ", batch), "fp32", "bf16", "fp16"));
   print(memory_row("sampling", [&](auto dtype) { return sampling_bytes(cost, dtype, false, batch); }));

@@ -8,16 +8,18 @@
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
 #include "pom/base/suggest.h"
+#include "pom/data/clips.h"
 #include "pom/data/folder.h"
 #include "pom/data/permutation.h"
 #include "pom/data/shapes.h"
+#include "pom/data/sprites.h"
 #include "pom/data/streams.h"
 #include "pom/io/image.h"
 
 namespace pom::data {
 namespace {
 
-// Validation drawings of an endless data set: farther than any training goes.
+// Validation examples of an endless data set: farther than any training goes.
 constexpr std::int64_t far_away = std::int64_t{1} << 40;
 
 // Some examples of another data set, under new numbers.
@@ -45,12 +47,14 @@ class Part final : public Dataset {
   std::vector<std::int64_t> indices_;
 };
 
-Split split_shapes(const DataConfig& config, std::uint64_t seed) {
-  check(config.path.empty(), "data: path: expected none where kind is shapes, got \"", config.path, "\"");
+template <class Make>
+Split split_drawn(Make&& make, const DataConfig& config, std::uint64_t seed) {
+  check(config.path.empty(), "data: path: expected none where kind is ", config.kind, ", got \"", config.path,
+        "\"");
   DataConfig still = config;
   still.flip = false;
-  const auto training = make_shapes(config, seed);
-  if (config.validation > 0) return {training, make_shapes(still, seed, config.validation, far_away)};
+  const auto training = make(config, seed, 0, 0);
+  if (config.validation > 0) return {training, make(still, seed, config.validation, far_away)};
   return {training, std::make_shared<Part>(training, std::vector<std::int64_t>())};
 }
 
@@ -76,13 +80,24 @@ void check_picture_size(const DataConfig& config) {
   io::check_size("data: size", config.size[0], config.size[1]);
 }
 
+void check_clip_length(const DataConfig& config) {
+  check(config.frames >= 1, "data: frames: expected at least 1, got ", config.frames);
+  check(config.fps > 0 && config.fps <= 1000, "data: fps: expected above 0 and at most 1000, got ",
+        config.fps);
+  check(config.frames <= io::max_pixels / (config.size[0] * config.size[1]),
+        "data: frames: expected at most ", io::max_pixels, " pixels in a clip, got ", config.frames,
+        " frames of ", config.size[0], "x", config.size[1]);
+}
+
 Split open_dataset(const DataConfig& config, std::uint64_t seed) {
   check(config.validation >= 0, "data: validation: expected at least 0, got ", config.validation);
-  if (config.kind == "shapes") return split_shapes(config, seed);
+  if (config.kind == "shapes") return split_drawn(make_shapes, config, seed);
+  if (config.kind == "sprites") return split_drawn(make_sprites, config, seed);
   if (config.kind == "folder") return split_files(open_picture_folder(config, seed), config.validation, seed);
   if (config.kind == "latents") return split_files(open_latents(config, seed), config.validation, seed);
-  fail("data: kind: expected shapes, folder or latents, got \"", config.kind, "\"",
-       suggestion(config.kind, std::vector<std::string>{"shapes", "folder", "latents"}));
+  if (config.kind == "clips") return split_files(open_clip_folder(config, seed), config.validation, seed);
+  fail("data: kind: expected shapes, folder, latents, sprites or clips, got \"", config.kind, "\"",
+       suggestion(config.kind, std::vector<std::string>{"shapes", "folder", "latents", "sprites", "clips"}));
 }
 
 at::Tensor to_model_range(const at::Tensor& pictures) {

@@ -1,4 +1,5 @@
-// What training looks at: pictures or latents with a class each, found by their number. C channels, H x W.
+// What training looks at: pictures or latents with a class each, or clips with a caption each, found by their
+// number. C channels, F frames, H x W.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +10,37 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/base/fields.h"
+#include "pom/data/sprite_options.h"
 
 namespace pom::data {
 
 // "data" of a recipe.
 struct DataConfig {
   std::string kind = "shapes";
-  std::string path = {};                      // of folder and latents
+  std::string path = {};                      // of folder, latents and clips
   std::vector<std::int64_t> size = {64, 64};  // width, height in pixels, of what training sees
+  std::int64_t frames = 16;                   // of sprites and clips
+  double fps = 8;                             // likewise
   bool flip = false;                          // half of the pictures are mirrored
   std::int64_t validation = 512;              // examples held back from training, for the validation loss
   std::int64_t workers = 0;                   // threads that prepare batches; 0: by the cores
+  SpriteOptions sprites = {};
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "kind",
-                .help = "shapes (drawn here), folder (of pictures) or latents",
-                .choices = {"shapes", "folder", "latents"}},
+                .help =
+                    "shapes (drawn here), folder (of pictures), latents, sprites (clips drawn here) or clips",
+                .choices = {"shapes", "folder", "latents", "sprites", "clips"}},
           kind);
-    visit(Field{.name = "path", .help = "folder with one folder for each class; of folder and latents"},
+    visit(Field{.name = "path",
+                .help = "folder with one folder for each class; of clips, files with a caption each"},
           path);
     visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
+    visit(Field{.name = "frames", .help = "frames of a clip; of sprites and clips", .least = 1, .most = 1e6},
+          frames);
+    visit(Field{.name = "fps", .help = "frames a second; of sprites and clips", .least = 0.01, .most = 1000},
+          fps);
     visit(Field{.name = "flip", .help = "mirror half of the pictures"}, flip);
     visit(Field{.name = "validation",
                 .help = "examples held back for the validation loss",
@@ -41,15 +52,21 @@ struct DataConfig {
                 .least = 0,
                 .most = 256},
           workers);
+    sprites.fields(visit);
   }
+
+  bool moving() const { return kind == "sprites" || kind == "clips"; }  // frames, captions, no classes
 };
 
 // That `size` is a width and a height of a picture that memory can hold; errors begin with "data: size".
 void check_picture_size(const DataConfig& config);
+// Likewise of `frames` and `fps`, and that a clip is not larger than a picture may be.
+void check_clip_length(const DataConfig& config);
 
 struct Example {
-  at::Tensor picture;  // (C, H, W): uint8 of a picture, fp32 of a latent
+  at::Tensor picture;  // (C, H, W), or (C, F, H, W) of a clip: uint8 of a picture, fp32 of a latent
   std::int64_t label = 0;
+  std::string caption = {};  // of a clip
 };
 
 // Item i is always the same, whoever asks and in whatever order. get() may be called from many threads.
@@ -60,7 +77,7 @@ class Dataset {
   // Examples; 0: without end, every number gives one (or, of a validation that was not asked for, none).
   virtual std::int64_t size() const = 0;
   virtual const std::vector<std::string>& classes() const = 0;
-  // (C, H, W) of every example, and whether they are latents (fp32) or pictures (uint8).
+  // (C, H, W) or (C, F, H, W) of every example, and whether they are latents (fp32) or pictures (uint8).
   virtual std::vector<std::int64_t> shape() const = 0;
   virtual bool latents() const { return false; }
 

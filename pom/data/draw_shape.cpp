@@ -11,6 +11,7 @@
 
 #include "pom/base/error.h"
 #include "pom/data/exact_math.h"
+#include "pom/data/layers.h"
 #include "pom/data/shapes.h"
 #include "pom/io/image.h"
 
@@ -310,10 +311,12 @@ Span near(std::span<const float> places, float centre, float reach) {
   return span;
 }
 
-void check_drawing(const Shape& shape, std::int64_t width, std::int64_t height, std::size_t bytes) {
-  io::check_size("draw_shape", width, height);
-  check(bytes == static_cast<std::size_t>(3 * width * height), "draw_shape: out: expected ",
-        3 * width * height, " bytes, got ", bytes);
+// No shape reaches 1.09 radii; two pixels more hold the soft edge of the sharpest tip.
+float reach_of(const Shape& shape, std::int64_t unit) {
+  return 1.09f * shape.radius + 2 / static_cast<float>(unit);
+}
+
+void check_shape(const Shape& shape) {
   check(shape.kind >= 0 && shape.kind < std::ssize(cover_rows), "draw_shape: kind: expected 0 to ",
         cover_rows.size() - 1, ", got ", shape.kind);
   check(shape.background >= 0 && shape.background < std::ssize(background_names()),
@@ -323,14 +326,95 @@ void check_drawing(const Shape& shape, std::int64_t width, std::int64_t height, 
 
 }  // namespace
 
+// ---- one ground, many shapes
+
+struct Layers::Impl {
+  std::int64_t width, height, unit;
+  std::vector<float> right, up;
+  std::vector<float> ground, planes;  // (3, H, W)
+  std::vector<float> cover;           // of a row
+
+  Impl(const Shape& shape, std::int64_t w, std::int64_t h)
+      : width(w), height(h), unit(std::min(w, h)), right(centres(w, unit, 1)), up(centres(h, unit, -1)) {
+    const auto pixels = static_cast<std::size_t>(w * h);
+    ground.resize(3 * pixels);
+    cover.resize(static_cast<std::size_t>(w));
+    Ground rows(shape, right, up);
+    for (std::int64_t y = 0; y < h; ++y) {
+      rows.go_to(static_cast<std::size_t>(y));
+      for (int c = 0; c < 3; ++c) std::copy_n(rows.row(c), w, ground.data() + (c * h + y) * w);
+    }
+    planes = ground;
+  }
+
+  void add_once(const Shape& shape) {
+    const float reach = reach_of(shape, unit);
+    const Span columns = near(right, shape.x, reach), rows = near(up, shape.y, reach);
+    const std::int64_t count = columns.last - columns.first;
+    if (count <= 0 || rows.last <= rows.first) return;
+    const Pose pose = pose_of(shape, static_cast<float>(unit));
+    const CoverRow cover_row = cover_rows[static_cast<std::size_t>(shape.kind)];
+    for (std::int64_t y = rows.first; y < rows.last; ++y) {
+      cover_row(pose, up[static_cast<std::size_t>(y)], right.data() + columns.first, count, cover.data());
+      for (int c = 0; c < 3; ++c) {
+        float* line = planes.data() + (c * height + y) * width + columns.first;
+        const float colour = shape.colour[c];
+        for (std::int64_t i = 0; i < count; ++i)
+          line[i] += (colour - line[i]) * cover[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+};
+
+Layers::Layers(const Shape& ground, std::int64_t width, std::int64_t height) {
+  io::check_size("layers", width, height);
+  check_shape(ground);
+  impl_ = std::make_unique<Impl>(ground, width, height);
+}
+
+Layers::~Layers() = default;
+Layers::Layers(Layers&&) noexcept = default;
+
+void Layers::clear() {
+  std::copy(impl_->ground.begin(), impl_->ground.end(), impl_->planes.begin());
+}
+
+void Layers::add(const Shape& shape) {
+  check_shape(shape);
+  const auto unit = static_cast<float>(impl_->unit);
+  const float w = static_cast<float>(impl_->width) / unit, h = static_cast<float>(impl_->height) / unit;
+  const float reach = reach_of(shape, impl_->unit);
+  for (int down = -1; down <= 1; ++down)
+    for (int across = -1; across <= 1; ++across) {
+      Shape copy = shape;
+      copy.x += static_cast<float>(across) * w;
+      copy.y += static_cast<float>(down) * h;
+      if (std::fabs(copy.x) <= 0.5f * w + reach && std::fabs(copy.y) <= 0.5f * h + reach)
+        impl_->add_once(copy);
+    }
+}
+
+void Layers::put(std::uint8_t* out, std::int64_t stride) const {
+  const std::int64_t pixels = impl_->width * impl_->height;
+  for (std::int64_t c = 0; c < 3; ++c) {
+    const float* plane = impl_->planes.data() + c * pixels;
+    std::uint8_t* to = out + c * stride;
+    for (std::int64_t i = 0; i < pixels; ++i) to[i] = to_byte(plane[i]);
+  }
+}
+
+// ---- one picture
+
 void draw_shape(const Shape& shape, std::int64_t width, std::int64_t height, std::span<std::uint8_t> out) {
-  check_drawing(shape, width, height, out.size());
+  io::check_size("draw_shape", width, height);
+  check(out.size() == static_cast<std::size_t>(3 * width * height), "draw_shape: out: expected ",
+        3 * width * height, " bytes, got ", out.size());
+  check_shape(shape);
   const std::int64_t unit = std::min(width, height);
   const std::vector<float> right = centres(width, unit, 1), up = centres(height, unit, -1);
   const Pose pose = pose_of(shape, static_cast<float>(unit));
   const CoverRow cover_row = cover_rows[static_cast<std::size_t>(shape.kind)];
-  // No shape reaches 1.09 radii; two pixels more hold the soft edge of the sharpest tip.
-  const float reach = 1.09f * shape.radius + 2 / static_cast<float>(unit);
+  const float reach = reach_of(shape, unit);
   const Span columns = near(right, shape.x, reach), rows = near(up, shape.y, reach);
   const std::int64_t count = std::max<std::int64_t>(columns.last - columns.first, 0);
   std::vector<float> cover(static_cast<std::size_t>(count));

@@ -179,7 +179,8 @@ Slot* Loader::Impl::open_slot() {
   std::vector<std::int64_t> sizes = {options.batch};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   slot->batch = {at::empty(sizes, at::TensorOptions(type).pinned_memory(options.pinned)),
-                 at::empty({options.batch}, at::kLong), opened};
+                 at::empty({options.batch}, at::kLong), opened,
+                 std::vector<std::string>(static_cast<std::size_t>(options.batch))};
   slot->broken.resize(static_cast<std::size_t>(options.batch));
   slots.push_back(std::move(slot));
   opened += options.batch;
@@ -188,11 +189,12 @@ Slot* Loader::Impl::open_slot() {
 
 void Loader::Impl::put(Slot& slot, std::int64_t i) {
   const Visit visit = example_at(slot.batch.first + i, size, options.seed);
-  const Example example = read(visit, slot.broken[static_cast<std::size_t>(i)]);
+  Example example = read(visit, slot.broken[static_cast<std::size_t>(i)]);
   auto* pictures = static_cast<std::byte*>(slot.batch.pictures.data_ptr());
   std::memcpy(pictures + static_cast<std::size_t>(i) * example_bytes, example.picture.data_ptr(),
               example_bytes);
   slot.batch.labels.data_ptr<std::int64_t>()[i] = example.label;
+  slot.batch.captions[static_cast<std::size_t>(i)] = std::move(example.caption);
 }
 
 // The example, or the next one that can be read; those passed over are noted.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -14,9 +15,10 @@
 namespace pom::data {
 
 struct Batch {
-  at::Tensor pictures;     // (B, C, H, W): uint8 of pictures, fp32 of latents
+  at::Tensor pictures;     // (B, C, H, W), or (B, C, F, H, W) of clips: uint8 of pictures, fp32 of latents
   at::Tensor labels;       // (B) int64
   std::int64_t first = 0;  // the place of its first example: examples that came before it, over all epochs
+  std::vector<std::string> captions = {};  // B of them; of clips
 };
 
 struct LoaderOptions {

@@ -167,6 +167,13 @@ const std::vector<std::string>& hue_names() {
   return names;
 }
 
+std::array<float, 3> hue_colour(std::int64_t hue) {
+  check(hue >= 0 && hue < std::ssize(hues), "hue_colour: hue: expected 0 to ", hues.size() - 1, ", got ",
+        hue);
+  const float* colour = hues[static_cast<std::size_t>(hue)].colour;
+  return {colour[0], colour[1], colour[2]};
+}
+
 const std::vector<std::string>& background_names() {
   static const std::vector<std::string> names = {"plain", "graded", "textured"};
   return names;

@@ -2,6 +2,7 @@
 // drawing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@ namespace pom::data {
 
 const std::vector<std::string>& shape_names();  // the classes
 const std::vector<std::string>& hue_names();
+std::array<float, 3> hue_colour(std::int64_t hue);   // RGB, 0 to 1; drawings are within 0.03 of it
 const std::vector<std::string>& background_names();  // plain, graded, textured …
 
 // Everything about one drawing. Lengths in sides of the picture, y upwards, angles in radians.

@@ -17,6 +17,7 @@ constexpr std::int64_t kChunk = 1 << 13;  // values: the unit that threads share
 struct Address {
   std::span<const std::uint64_t> seeds;
   std::uint32_t purpose, step;
+  std::int64_t first;  // index of the first value
 };
 
 void fill_host(float* out, std::int64_t size, const Address& address) {
@@ -26,7 +27,7 @@ void fill_host(float* out, std::int64_t size, const Address& address) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t picture = i / chunks, first = i % chunks * kChunk;
       const NoiseKey key{address.seeds[static_cast<std::size_t>(picture)], address.purpose, address.step};
-      fill_normal(out + picture * size + first, std::min(kChunk, size - first), key, first);
+      fill_normal(out + picture * size + first, std::min(kChunk, size - first), key, address.first + first);
     }
   });
 }
@@ -46,17 +47,19 @@ void fill(const char* operation, at::Tensor& x, const Address& address) {
 
 }  // namespace
 
-void fill_latents(at::Tensor& x, std::span<const std::uint64_t> seeds) {
-  fill("fill_latents", x, {seeds, noise_for::latent, 0});
+void fill_latents(at::Tensor& x, std::span<const std::uint64_t> seeds, std::int64_t first) {
+  fill("fill_latents", x, {seeds, noise_for::latent, 0, first});
 }
 
-void fill_step_noise(at::Tensor& x, std::span<const std::uint64_t> seeds, std::uint32_t step) {
-  fill("fill_step_noise", x, {seeds, noise_for::sampler, step});
+void fill_step_noise(at::Tensor& x, std::span<const std::uint64_t> seeds, std::uint32_t step,
+                     std::int64_t first) {
+  fill("fill_step_noise", x, {seeds, noise_for::sampler, step, first});
 }
 
-StepNoise step_noise(std::vector<std::uint64_t> seeds) {
-  return
-      [seeds = std::move(seeds)](at::Tensor& out, std::uint32_t step) { fill_step_noise(out, seeds, step); };
+StepNoise step_noise(std::vector<std::uint64_t> seeds, std::int64_t first) {
+  return [seeds = std::move(seeds), first](at::Tensor& out, std::uint32_t step) {
+    fill_step_noise(out, seeds, step, first);
+  };
 }
 
 }  // namespace pom::diffusion

@@ -502,23 +502,27 @@ struct Worker {
     const ChainKind kind = p.kind;
     affine(acc, p, at);
     pass_ends(acc);
+    float inverse = 1;  // of the scale of what is stored in e4m3
+    if constexpr (kScaled<In>) {
+      if (kind == ChainKind::gelu) inverse = 1.0f / *p.out_scale;
+      if (kind == ChainKind::gate) inverse = 1.0f / p.out_scale[at.row / c.tokens];
+    }
     if (kind == ChainKind::sums || kind == ChainKind::gelu)
-      each_pair(acc,
-                [&](float2 v, int, int, int) { return make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y)); });
+      each_pair(acc, [&](float2 v, int, int, int) {
+        if constexpr (kScaled<In>)
+          return make_float2(tanh_gelu(v.x, 0.5f * inverse), tanh_gelu(v.y, 0.5f * inverse));
+        return make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y));
+      });
     pass_ends(acc);
     if (kind == ChainKind::gate)
       each_pair(acc, [&](float2 v, int j, int, int) {
         const float2 h = prepared<Traits>(at, 2, j);
-        return make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
+        return make_float2(tail_gate<In>(v.x, h.x * inverse), tail_gate<In>(v.y, h.y * inverse));
       });
     pass_ends(acc);
     if constexpr (kScaled<In>)
-      if (kind == ChainKind::gate || kind == ChainKind::gelu) {
-        const float inverse = 1.0f / p.out_scale[kind == ChainKind::gate ? at.row / c.tokens : 0];
-        each_pair(acc, [&](float2 v, int, int, int) { return make_float2(v.x * inverse, v.y * inverse); });
-        store(acc, s, at, static_cast<In*>(p.out));
-        return;
-      }
+      if (kind == ChainKind::gate || kind == ChainKind::gelu)
+        return store(acc, s, at, static_cast<In*>(p.out));
     if (kind == ChainKind::sums)
       sums(acc, s, p, at);
     else

@@ -24,8 +24,9 @@ __device__ __forceinline__ float fast_tanh(float x) {
   return y;
 }
 // x (1 + tanh(x p(x^2))) / 2, p fitted to the exact GELU within 2.6e-5.
-__device__ __forceinline__ float tanh_gelu(float x) {
-  const float t = fminf(x * x, 25.0f), half = 0.5f * x;
+// Times twice `half_factor`, which costs nothing.
+__device__ __forceinline__ float tanh_gelu(float x, float half_factor = 0.5f) {
+  const float t = fminf(x * x, 25.0f), half = half_factor * x;
   const float p = fmaf(t, fmaf(t, -3.51596e-4f, 3.7006017e-2f), 0.79750756f);
   return fmaf(half, fast_tanh(x * p), half);
 }
@@ -219,9 +220,12 @@ struct StoreTailOf {
     float inverse;
     bool with_gelu;
     __device__ float2 operator()(int, int, int, float2 v, Nothing) const {
-      if (with_gelu) v = make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y));
-      if constexpr (kScaled<Out>) v.x *= inverse, v.y *= inverse;
-      return v;
+      if constexpr (kScaled<Out>) {
+        const float half = 0.5f * inverse;
+        return with_gelu ? make_float2(tanh_gelu(v.x, half), tanh_gelu(v.y, half))
+                         : make_float2(v.x * inverse, v.y * inverse);
+      }
+      return with_gelu ? make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y)) : v;
     }
   };
   template <class Traits, class Acc>
@@ -288,15 +292,18 @@ struct GateTailOf {
       if (!inside) return make_float2(0, 0);
       return pair_at(H + static_cast<int64_t>(runs.of(row)) * columns, column);
     }
-    __device__ float2 at(int j) const { return One ? prepared<Traits>(place, 2, j) : make_float2(0, 0); }
+    __device__ float2 at(int j) const {
+      if constexpr (!One) return make_float2(0, 0);
+      const float2 h = prepared<Traits>(place, 2, j);
+      return kScaled<Out> ? make_float2(h.x * inverse, h.y * inverse) : h;
+    }
     __device__ float2 operator()(int mm, int half, int column, float2 v, float2 h) const {
-      if constexpr (!One) h = read(row(mm, half), column, column < columns);
-      v = make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
-      if constexpr (kScaled<Out>) {
-        const float i = One ? inverse : 1.0f / out_scale[row(mm, half) / runs.tokens];
-        v.x *= i, v.y *= i;
+      if constexpr (!One) {
+        h = read(row(mm, half), column, column < columns);
+        const float i = kScaled<Out> ? 1.0f / out_scale[row(mm, half) / runs.tokens] : 1.0f;
+        h.x *= i, h.y *= i;
       }
-      return v;
+      return make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
     }
   };
   template <bool One, class Traits, class Acc>

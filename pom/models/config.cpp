@@ -18,6 +18,12 @@ constexpr std::array<Size, 4> kSizes{
 constexpr std::array<std::int64_t, 3> kPatches{2, 4, 8};
 constexpr std::int64_t kDitFfw = 4;
 
+// The paper has XL alone. Blocks have two mixers, so there are fewer of them than in a network of pictures.
+constexpr std::array<Size, 4> kVideoSizes{
+    {{"S", 12, 384, 4, 6}, {"B", 12, 768, 4, 12}, {"L", 16, 1024, 4, 16}, {"XL", 20, 1152, 4, 16}}};
+constexpr std::int64_t kVideoPatch = 2;      // in time and space
+constexpr std::int64_t kVideoChannels = 16;  // of CogVideoX's autoencoder
+
 NetworkConfig make_variant(const Size& size, std::int64_t patch, bool attention) {
   NetworkConfig config;
   config.variant = detail::concat(attention ? "DiT-" : "DiPoM-", size.name, "/", patch);
@@ -30,12 +36,23 @@ NetworkConfig make_variant(const Size& size, std::int64_t patch, bool attention)
   return config;
 }
 
+NetworkConfig make_video_variant(const Size& size, bool attention) {
+  NetworkConfig config = make_variant(size, kVideoPatch, attention);
+  config.variant = "V-" + config.variant;
+  config.kind = "vdipom";
+  config.patch_time = kVideoPatch;
+  config.channels = kVideoChannels;
+  return config;
+}
+
 const std::vector<NetworkConfig>& table() {
   static const std::vector<NetworkConfig> variants = [] {
     std::vector<NetworkConfig> all;
     for (const bool attention : {false, true})
       for (const Size& size : kSizes)
         for (const std::int64_t patch : kPatches) all.push_back(make_variant(size, patch, attention));
+    for (const bool attention : {false, true})
+      for (const Size& size : kVideoSizes) all.push_back(make_video_variant(size, attention));
     return all;
   }();
   return variants;
@@ -58,6 +75,17 @@ NetworkConfig variant(std::string_view name) {
   fail("network: variant: unknown name \"", name, "\"", suggestion(name, variant_names()));
 }
 
+namespace {
+
+void check_video(const NetworkConfig& config, std::string_view where) {
+  check(config.dim >= 8, where, "dim: expected at least 8 (the position code has three axes), got ",
+        config.dim);
+  check(config.window == 0 || config.block_causal(), where,
+        "window: expected 0 without a block-causal mask, ", "got ", config.window);
+}
+
+}  // namespace
+
 void check_config(const NetworkConfig& config, std::string_view where) {
   NetworkConfig copy = config;  // fields() hands out references that may be written
   copy.fields([&](const Field& field, const auto& value) { check_value(field, value, where); });
@@ -66,15 +94,18 @@ void check_config(const NetworkConfig& config, std::string_view where) {
         config.dim);
   check(!config.attention() || config.dim % config.heads == 0, where,
         "heads: expected a divisor of dim = ", config.dim, ", got ", config.heads);
+  if (config.video()) check_video(config, where);
   if (config.variant.empty()) return;
   const NetworkConfig named = variant(config.variant);
   const auto agree = [&](std::string_view field, const auto& expected, const auto& got) {
     check(expected == got, where, field, ": expected ", expected, ", as the variant ", named.variant,
           " has, got ", got, "; leave \"variant\" out for a network of another size");
   };
+  agree("kind", named.kind, config.kind);
   agree("dim", named.dim, config.dim);
   agree("depth", named.depth, config.depth);
   agree("patch", named.patch, config.patch);
+  if (config.video()) agree("patch_time", named.patch_time, config.patch_time);
   agree("mixer", named.mixer, config.mixer);
   if (config.attention()) agree("heads", named.heads, config.heads);
 }

@@ -10,9 +10,10 @@
 
 namespace pom::models {
 
-// DiPoM (mixer "pom") and its baseline DiT (mixer "attention") are one network with another mixer.
+// DiPoM (mixer "pom") and its baseline DiT (mixer "attention") are one network with another mixer; so are
+// V-DiPoM and V-DiT, which make clips from text. What only clips have is not written for pictures.
 struct NetworkConfig {
-  std::string kind = "dipom";
+  std::string kind = "dipom";   // or "vdipom"
   std::string variant;          // a name of the table, or empty for a network of free size
   std::int64_t dim = 384;       // width of a token
   std::int64_t depth = 12;      // blocks
@@ -24,9 +25,17 @@ struct NetworkConfig {
   std::int64_t heads = 6;                    // of attention
   std::int64_t ffw_expand = 3;               // the feed-forward has ffw_expand * dim hidden features
 
+  // Of clips. A block is one patch of latent frames: patch_time of them, at all places.
+  std::int64_t patch_time = 2;
+  std::int64_t text_width = 4096;              // of a token of text
+  std::string temporal_mask = "block-causal";  // a block sees itself and those before it; or "none"
+  std::int64_t window = 0;                     // blocks seen, the own one included; 0: all
+  std::string time_code = "periodic";          // of a block's number: see nn/video_position.h
+  std::int64_t time_period = 32;               // of that code, in blocks
+
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "family of networks", .choices = {"dipom"}}, kind);
+    visit(Field{.name = "kind", .help = "family of networks", .choices = {"dipom", "vdipom"}}, kind);
     visit(Field{.name = "variant", .help = "name in the table of variants; gives the defaults of the rest"},
           variant);
     visit(Field{.name = "dim", .help = "width of a token", .least = 4, .most = 65536}, dim);
@@ -42,12 +51,58 @@ struct NetworkConfig {
     visit(Field{.name = "heads", .help = "heads of attention", .least = 1, .most = 1024}, heads);
     visit(Field{.name = "ffw_expand", .help = "hidden features, in widths", .least = 1, .most = 64},
           ffw_expand);
+    video_fields(visit);
   }
 
+  bool video() const { return kind == "vdipom"; }
+  bool block_causal() const { return temporal_mask == "block-causal"; }
   bool attention() const { return mixer == "attention"; }
   std::int64_t features() const { return order * order_expand * dim; }  // of the mixer
-  std::int64_t tokens(std::int64_t height, std::int64_t width) const {  // of a latent
+  std::int64_t tokens(std::int64_t height, std::int64_t width) const {  // of a latent, or of a block of them
     return (height / patch) * (width / patch);
+  }
+  std::int64_t values() const {  // of the latent in a token
+    return (video() ? patch_time : 1) * patch * patch * channels;
+  }
+
+ private:
+  template <class Visit>
+  void video_fields(Visit&& visit) {
+    const bool saved = video();
+    visit(Field{.name = "patch_time",
+                .help = "latent frames of a block, of clips",
+                .least = 1,
+                .most = 256,
+                .saved = saved},
+          patch_time);
+    visit(Field{.name = "text_width",
+                .help = "width of a token of text",
+                .least = 1,
+                .most = 65536,
+                .saved = saved},
+          text_width);
+    visit(Field{.name = "temporal_mask",
+                .help = "what a block of frames sees",
+                .choices = {"none", "block-causal"},
+                .saved = saved},
+          temporal_mask);
+    visit(Field{.name = "window",
+                .help = "blocks seen, with the own one; 0 is all",
+                .least = 0,
+                .most = 1e6,
+                .saved = saved},
+          window);
+    visit(Field{.name = "time_code",
+                .help = "code of a block's number",
+                .choices = {"periodic", "geometric", "none"},
+                .saved = saved},
+          time_code);
+    visit(Field{.name = "time_period",
+                .help = "period of that code, in blocks",
+                .least = 2,
+                .most = 1e6,
+                .saved = saved},
+          time_period);
   }
 };
 
@@ -55,7 +110,7 @@ struct NetworkConfig {
 // says. Throws pom::Error that begins with `where`.
 void check_config(const NetworkConfig& config, std::string_view where = "network: ");
 
-// "DiPoM-S/2" … "DiPoM-XL/8", "DiT-S/2" … "DiT-XL/8".
+// "DiPoM-S/2" … "DiPoM-XL/8", "DiT-S/2" … "DiT-XL/8", "V-DiPoM-S/2" … "V-DiPoM-XL/2", "V-DiT-S/2" …
 const std::vector<std::string>& variant_names();
 // By its name, in any letter case; an unknown one is an error that suggests the nearest.
 NetworkConfig variant(std::string_view name);

@@ -18,6 +18,14 @@ std::int64_t stream_bytes(at::ScalarType dtype) {  // of the residual stream and
   return dtype == at::kDouble ? 8 : 4;
 }
 
+std::int64_t modulations(const NetworkConfig& c) {  // scales, shifts and gates of a layer, in widths
+  return c.video() ? 11 : 6;
+}
+std::int64_t cross_macs(const NetworkConfig& c) {  // of a token that is told a text that was read before
+  if (!c.video()) return 0;
+  return 2 * c.dim * (c.attention() ? c.dim : c.features());
+}
+
 }  // namespace
 
 std::int64_t count_parameters(const NetworkConfig& config) {
@@ -31,10 +39,11 @@ std::int64_t count_parameters(const NetworkConfig& config) {
 }
 
 std::int64_t count_macs(const NetworkConfig& c, std::int64_t height, std::int64_t width) {
-  const std::int64_t n = c.tokens(height, width), d = c.dim, pixels = c.patch * c.patch * c.channels;
+  const std::int64_t n = c.tokens(height, width), d = c.dim;
   const std::int64_t mixer = c.attention() ? 4 * d * d + 2 * n * d : 3 * c.features() * d;
-  const std::int64_t token = 2 * pixels * d + c.depth * (mixer + 2 * c.ffw_expand * d * d);
-  const std::int64_t conditioning = 8 * d * d + c.depth * 6 * d * d + 2 * d * d;
+  const std::int64_t token =
+      2 * c.values() * d + c.depth * (mixer + cross_macs(c) + 2 * c.ffw_expand * d * d);
+  const std::int64_t conditioning = 8 * d * d + c.depth * modulations(c) * d * d + 2 * d * d;
   std::int64_t macs = 0;
   const bool too_many =
       __builtin_mul_overflow(n, token, &macs) || __builtin_add_overflow(macs, conditioning, &macs);
@@ -44,10 +53,11 @@ std::int64_t count_macs(const NetworkConfig& c, std::int64_t height, std::int64_
 SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
                                at::ScalarType dtype, bool guided, std::int64_t steps) {
   const std::int64_t n = c.tokens(height, width), d = c.dim, stream = stream_bytes(dtype);
-  const std::int64_t pixels = c.patch * c.patch * c.channels, rows = guided ? 2 : 1;
+  const std::int64_t pixels = c.values(), rows = guided ? 2 : 1;
   SamplingMemory m;
   m.weights = count_parameters(c) * bytes_of(dtype);
-  const std::int64_t modulation = (6 * c.depth + 2) * d * stream;  // of one picture in one evaluation
+  const std::int64_t modulation =
+      (modulations(c) * c.depth + 2) * d * stream;  // of one picture in one evaluation
   constexpr std::int64_t tile = 256, sub = 64;
   m.fixed = at::get_num_threads() * tile * (4 * d + 2 * 192) * stream + n * d * stream  // scratch, position
             + std::min<std::int64_t>(steps * rows, 64) * modulation;  // a table of some steps
@@ -55,6 +65,9 @@ SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std:
       c.attention() ? 5 * n * d * bytes_of(dtype) : (n / sub + 2) * c.features() * stream;
   m.per_picture =
       rows * (n * d * stream + mixer + modulation + 4 * n * pixels * stream) + 6 * n * pixels * stream;
+  if (c.video() && !c.attention())  // a state and what the text says, for each step and layer
+    m.per_picture +=
+        rows * steps * c.depth * (1 + std::max<std::int64_t>(1, c.window)) * c.features() * stream;
   return m;
 }
 
@@ -64,8 +77,9 @@ std::int64_t training_memory(const NetworkConfig& c, std::int64_t height, std::i
   const std::int64_t masters = count_parameters(c) * 5 * stream_bytes(dtype);  // with gradient, moments, EMA
   const std::int64_t copy = element < 4 ? count_parameters(c) * element : 0;   // for the products
   const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + 2 * d;
+  const std::int64_t cross = !c.video() ? 0 : c.attention() ? 4 * d : c.features() + 2 * d;
   const std::int64_t block =
-      mixer + 2 * c.ffw_expand * d + 6 * d;  // what one token leaves for the backward pass
+      mixer + cross + 2 * c.ffw_expand * d + 6 * d;  // what one token leaves for the backward pass
   return masters + copy + batch * n * c.depth * block * element;
 }
 

@@ -1,4 +1,5 @@
-// What a network costs, counted without making it: parameters, multiply-adds, memory.
+// What a network costs, counted without making it: parameters, multiply-adds, memory. Of clips, a picture is
+// one block of frames that goes on from the state of those before it, and its text was read before.
 #pragma once
 
 #include <cstdint>

@@ -38,19 +38,32 @@ class Specs {
   std::vector<TensorSpec> all_;
 };
 
+void add_mixer(Specs& specs, const std::string& mixer, const NetworkConfig& c) {
+  specs.linear(mixer + ".ho_proj", c.dim, c.features());
+  specs.linear(mixer + ".se_proj", c.dim, c.features());
+  specs.linear(mixer + ".ag_proj", c.features(), c.dim);
+}
+
+// What mixes text into a clip.
+void add_cross(Specs& specs, const std::string& layer, const NetworkConfig& c) {
+  if (!c.attention()) return add_mixer(specs, layer + "c_pom", c);
+  specs.linear(layer + "c_attn.q", c.dim, c.dim);
+  specs.linear(layer + "c_attn.kv", c.dim, 2 * c.dim);
+  specs.linear(layer + "c_attn.proj", c.dim, c.dim);
+}
+
 void add_layer(Specs& specs, const std::string& layer, const NetworkConfig& c) {
+  if (c.video()) add_cross(specs, layer, c);
   if (c.attention()) {
     specs.linear(layer + "attn.qkv", c.dim, 3 * c.dim);
     specs.linear(layer + "attn.proj", c.dim, c.dim);
   } else {
-    specs.linear(layer + "pom.ho_proj", c.dim, c.features());
-    specs.linear(layer + "pom.se_proj", c.dim, c.features());
-    specs.linear(layer + "pom.ag_proj", c.features(), c.dim);
+    add_mixer(specs, layer + "pom", c);
   }
   specs.linear(layer + "ffw.0", c.dim, c.ffw_expand * c.dim);
   specs.linear(layer + "ffw.2", c.ffw_expand * c.dim, c.dim);
-  specs.linear(layer + "cond_mlp.1", c.dim, 4 * c.dim);
-  specs.linear(layer + "gate_mlp.1", c.dim, 2 * c.dim);
+  specs.linear(layer + "cond_mlp.1", c.dim, (c.video() ? 8 : 4) * c.dim);
+  specs.linear(layer + "gate_mlp.1", c.dim, (c.video() ? 3 : 2) * c.dim);
 }
 
 // ---- first values ----
@@ -84,7 +97,7 @@ at::Tensor initial(const TensorSpec& spec, const NetworkConfig& config, const No
   if (has(name, "out_proj") || has(name, "out_mod")) return at::zeros(spec.shape, at::kFloat);
   if (bias) return at::zeros(spec.shape, at::kFloat);
   // Classes and times start near each other, so that the network first learns what they have in common.
-  if (has(name, "classes_emb") || has(name, "time_emb")) return normal(spec, key, 0.02F);
+  if (has(name, "classes_emb") || has(name, "time_emb") || name == "no_text") return normal(spec, key, 0.02F);
   // The variance of activations is kept forward and backward; a convolution counts as the product it is.
   return xavier_uniform(spec, key);
 }
@@ -179,14 +192,22 @@ st::Dtype stored_dtype(at::ScalarType dtype) {
 
 std::vector<TensorSpec> expected_tensors(const NetworkConfig& c) {
   Specs specs;
-  specs.add("classes_emb.weight", {c.classes + 1, c.dim});
+  if (c.video()) {
+    specs.linear("text_proj", c.text_width, c.dim);
+    specs.add("no_text", {c.dim});
+  } else {
+    specs.add("classes_emb.weight", {c.classes + 1, c.dim});
+  }
   specs.linear("time_emb.0", c.dim, 4 * c.dim);
   specs.linear("time_emb.2", 4 * c.dim, c.dim);
-  specs.add("in_conv.weight", {c.dim, c.channels, c.patch, c.patch});
+  if (c.video())
+    specs.add("in_conv.weight", {c.dim, c.channels, c.patch_time, c.patch, c.patch});
+  else
+    specs.add("in_conv.weight", {c.dim, c.channels, c.patch, c.patch});
   specs.add("in_conv.bias", {c.dim});
   for (std::int64_t i = 0; i < c.depth; ++i) add_layer(specs, "layers." + std::to_string(i) + ".", c);
   specs.linear("out_mod.1", c.dim, 2 * c.dim);
-  specs.linear("out_proj", c.dim, c.patch * c.patch * c.channels);
+  specs.linear("out_proj", c.dim, c.values());
   return specs.take();
 }
 

@@ -617,8 +617,8 @@ class TestInfo:
 
     def test_table(self, tmp_path):
         lines = pom("info", cwd=tmp_path).stdout.splitlines()
-        assert len(lines) == 1 + 24 + 1 and lines[1].startswith("DiPoM-S/2 ")
-        assert len(json.loads(pom("info", "--json", cwd=tmp_path).stdout)["variants"]) == 24
+        assert len(lines) == 1 + 32 + 1 and lines[1].startswith("DiPoM-S/2 ")
+        assert len(json.loads(pom("info", "--json", cwd=tmp_path).stdout)["variants"]) == 32
 
     def test_folder(self, model, tmp_path):
         text = pom("info", model, cwd=tmp_path).stdout

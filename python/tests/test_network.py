@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reference_dipom import ReferenceDiPoM, variants
+from reference_vdipom import ReferenceVDiPoM, video_variants
 
 CASES = {
     **{f"order {k}": {"order": k, "order_expand": 2} for k in (1, 2, 3, 4)},
@@ -95,8 +96,9 @@ def test_times_of_their_own(tool, tmp_path):
 def test_parameters_of_every_variant(tool):
     lines = subprocess.run([tool, "variants"], check=True, capture_output=True, text=True).stdout.splitlines()
     counted = {name: int(count) for name, count in (line.split() for line in lines)}
-    assert counted.keys() == variants().keys()
-    for name, settings in variants().items():
+    pictures, clips = variants(), video_variants()
+    assert counted.keys() == pictures.keys() | clips.keys()
+    for name, settings in (pictures | clips).items():
         with torch.device("meta"):
-            module = ReferenceDiPoM(**settings)
+            module = (ReferenceVDiPoM if name in clips else ReferenceDiPoM)(**settings)
         assert counted[name] == sum(parameter.numel() for parameter in module.parameters()), name

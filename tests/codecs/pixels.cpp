@@ -29,6 +29,22 @@ TEST(Pixels, ScaleAndShift) {
   EXPECT_GT(codec->decode_bytes(64, 64), 0);
 }
 
+TEST(Pixels, FramesOfClipsArePictures) {
+  const auto codec = make_codec({.scale = 4, .shift = 0.5}, 3);
+  const at::Tensor clips = at::rand({2, 3, 6, 4, 5});
+  const at::Tensor latents = codec->encode_clips(clips);
+  EXPECT_EQ(codec->time_factor(), 1);
+  ASSERT_EQ(latents.sizes(), clips.sizes());
+  EXPECT_TRUE(at::equal(latents.select(2, 4), codec->encode(clips.select(2, 4))));
+  const auto decoder = codec->clip_decoder();
+  const at::Tensor frames =
+      at::cat({decoder->next(latents.slice(2, 0, 2)), decoder->next(latents.slice(2, 2))}, 2);
+  EXPECT_TRUE(at::allclose(frames, clips, 1e-6, 1e-7));
+  EXPECT_TRUE(decoder->state().empty());
+  EXPECT_THROW(decoder->set_state({{"a", at::zeros({1})}}), Error);
+  EXPECT_THROW(decoder->next(at::rand({2, 3, 4, 5})), Error);
+}
+
 TEST(Pixels, Refusals) {
   EXPECT_THROW(make_codec({}, 4), Error);
   EXPECT_THROW(make_codec({.kind = "vae"}, 3), Error);

@@ -67,7 +67,8 @@ TEST(Dataset, MistakesAreNamed) {
     const std::string text = error_of([&] { open_dataset(config, 0); });
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  mentions({.kind = "shaps"}, "data: kind: expected shapes, folder or latents, got \"shaps\"");
+  mentions({.kind = "shaps"},
+           "data: kind: expected shapes, folder, latents, sprites or clips, got \"shaps\"");
   mentions({.path = "somewhere"}, "data: path: expected none where kind is shapes, got \"somewhere\"");
   mentions({.size = {64}}, "data: size: expected width and height, got 1 number");
   mentions({.size = {0, 64}}, "data: size");

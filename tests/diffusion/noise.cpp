@@ -42,6 +42,16 @@ TEST(Latents, DoNotDependOnBatchOrThreads) {
   at::set_num_threads(threads);
 }
 
+TEST(Latents, OfABlockAreThoseOfTheWhole) {
+  at::Tensor whole = latents({3, 4}, {6, 5, 7}), block = at::empty({2, 2, 5, 7});
+  fill_latents(block, Seeds{3, 4}, 2 * block[0].numel());
+  EXPECT_TRUE(at::equal(block, whole.slice(1, 4, 6)));
+  at::Tensor step = at::empty_like(whole), part = at::empty_like(block);
+  fill_step_noise(step, Seeds{3, 4}, 9);
+  step_noise(Seeds{3, 4}, block[0].numel())(part, 9);
+  EXPECT_TRUE(at::equal(part, step.slice(1, 2, 4)));
+}
+
 TEST(Latents, FillOtherTypesAndLayouts) {
   const at::Tensor x = latents({3, 4}, {2, 5, 5});
   EXPECT_TRUE(at::equal(latents({3, 4}, {2, 5, 5}, at::kDouble), x.to(at::kDouble)));

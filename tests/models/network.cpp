@@ -53,8 +53,8 @@ class Files : public testing::Test {
                                   testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
-TEST(Variants, AreTwentyFourAndFoundInAnyCase) {
-  EXPECT_EQ(variant_names().size(), 24U);
+TEST(Variants, AreThirtyTwoAndFoundInAnyCase) {
+  EXPECT_EQ(variant_names().size(), 32U);
   const NetworkConfig xl = variant("dipom-xl/2");
   EXPECT_EQ(xl.variant, "DiPoM-XL/2");
   EXPECT_EQ(xl.dim, 1152);

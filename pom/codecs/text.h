@@ -1,0 +1,62 @@
+// What turns a prompt into tokens that a network can mix into a clip. The small trainable encoder of words
+// (words.h) now; large pretrained ones have the same face. B prompts, L tokens, the longest prompt's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "pom/base/fields.h"
+
+namespace pom::codecs {
+
+// The "text" of config.json. What else an encoder is lies in its folder within the model's.
+struct TextConfig {
+  std::string kind = "words";
+  std::int64_t width = 128;  // of a token
+  std::int64_t limit = 64;   // most tokens of a prompt; what comes after them is cut
+  std::int64_t layers = 2;   // in which a word learns of its neighbours
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "kind", .help = "what turns prompts into tokens", .choices = {"words"}}, kind);
+    visit(Field{.name = "width", .help = "width of a token of text", .least = 1, .most = 65536}, width);
+    visit(Field{.name = "limit", .help = "most tokens of a prompt", .least = 1, .most = 65536}, limit);
+    visit(Field{.name = "layers",
+                .help = "layers in which a word learns of its neighbours",
+                .least = 0,
+                .most = 64},
+          layers);
+  }
+};
+
+struct EncodedText {
+  at::Tensor tokens;  // (B, L, width), L at least 1
+  at::Tensor mask;    // (B, L) bool, 1 where a token counts; nothing counts of an empty prompt
+  std::vector<std::string> warnings;  // one for each prompt that was cut
+};
+
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  virtual std::int64_t width() const = 0;
+  virtual std::int64_t limit() const = 0;  // most tokens of a prompt
+  // Without gradients, where the encoder's weights are. What a prompt gives does not depend on the others but
+  // for the padding.
+  virtual EncodedText encode(std::span<const std::string> prompts) const = 0;
+  virtual void to(const c10::Device& device) = 0;
+};
+
+// The folder of a text encoder within a model's.
+inline constexpr const char* text_folder = "text_encoder";
+
+std::unique_ptr<TextEncoder> open_text_encoder(const TextConfig& config,
+                                               const std::filesystem::path& model_folder);
+
+}  // namespace pom::codecs

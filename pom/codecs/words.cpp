@@ -1,0 +1,170 @@
+#include "pom/codecs/words.h"
+
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/zeros.h>
+
+#include "pom/base/error.h"
+#include "pom/base/noise.h"
+#include "pom/io/safetensors.h"
+
+namespace pom::codecs {
+namespace {
+
+namespace st = io::safetensors;
+namespace fs = std::filesystem;
+
+constexpr const char* weights_file = "model.safetensors";
+constexpr const char* words_key = "words";
+
+// Beside the network, whose tensors count their noise from 0.
+constexpr std::uint32_t first_noise = 1U << 20;
+
+void fill(at::Tensor& values, std::uint64_t seed, std::uint32_t place, double deviation) {
+  at::Tensor host = at::empty(values.sizes(), at::kFloat);
+  fill_normal(host.data_ptr<float>(), host.numel(), {seed, noise_for::weights, first_noise + place});
+  values.copy_(host.mul_(deviation));
+}
+
+}  // namespace
+
+WordsNetworkImpl::WordsNetworkImpl(const TextConfig& config, std::int64_t count, std::uint64_t seed) {
+  pieces = register_module("pieces", torch::nn::Embedding(count, config.width));
+  places = register_parameter("places", at::empty({config.limit, config.width}));
+  near = register_module("near", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    near->push_back(torch::nn::Linear(3 * config.width, config.width));
+  set_first_values(seed);
+}
+
+// Pieces of unit size, as a layer norm would make them; places small beside them; layers that keep the size.
+void WordsNetworkImpl::set_first_values(std::uint64_t seed) {
+  const torch::NoGradGuard no_grad;
+  std::uint32_t place = 0;
+  fill(pieces->weight, seed, place++, 1);
+  fill(places, seed, place++, 0.1);
+  for (const auto& layer : *near) {
+    auto& linear = *layer->as<torch::nn::LinearImpl>();
+    fill(linear.weight, seed, place++, 1 / std::sqrt(static_cast<double>(linear.weight.size(1))));
+    linear.bias.zero_();
+  }
+}
+
+at::Tensor WordsNetworkImpl::forward(const at::Tensor& numbers, const at::Tensor& mask) {
+  const at::Tensor counts = mask.unsqueeze(2).to(places.scalar_type());  // (B, L, 1)
+  at::Tensor x = (pieces->forward(numbers) + places.narrow(0, 0, numbers.size(1))) * counts;
+  const std::int64_t L = x.size(1);
+  for (const auto& layer : *near) {
+    const at::Tensor wide = at::constant_pad_nd(x, {0, 0, 1, 1});  // nothing before the first, after the last
+    const at::Tensor three = at::cat({wide.narrow(1, 0, L), x, wide.narrow(1, 2, L)}, 2);
+    x = (x + at::gelu(layer->as<torch::nn::LinearImpl>()->forward(three))) * counts;
+  }
+  return x;
+}
+
+Words::Words(const TextConfig& config, WordPieces pieces, std::uint64_t seed)
+    : config_(config), vocabulary_(std::move(pieces)), network_(config, vocabulary_.size(), seed) {}
+
+Words Words::open(const TextConfig& config, const fs::path& folder) {
+  const fs::path path = folder / weights_file;
+  const st::Reader reader(path);
+  const std::string* lines = reader.header().find_metadata(words_key);
+  check(lines != nullptr, path.string(), ": expected the words in the metadata under \"", words_key,
+        "\", got none");
+  std::map<std::string, at::Tensor> weights;
+  for (const st::TensorInfo& tensor : reader.header().tensors()) {
+    check(tensor.dtype == st::Dtype::F32, path.string(), ": tensor \"", tensor.name, "\": expected F32, got ",
+          st::name(tensor.dtype));
+    at::Tensor values = at::empty(tensor.shape, at::kFloat);
+    reader.read(tensor, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+    weights[tensor.name] = values;
+  }
+  try {
+    Words words(config, WordPieces::from_lines(*lines));
+    words.set_weights(weights);
+    return words;
+  } catch (const Error& error) {
+    fail(path.string(), ": ", error.what());
+  }
+}
+
+void Words::save(const fs::path& folder) const {
+  fs::create_directories(folder);
+  std::vector<at::Tensor> kept;
+  std::vector<st::TensorView> views;
+  const std::map<std::string, at::Tensor> all = weights();
+  for (const auto& [name, tensor] : all) {
+    kept.push_back(tensor.to(at::kCPU, at::kFloat).contiguous());
+    const at::Tensor& values = kept.back();
+    views.push_back({name,
+                     st::Dtype::F32,
+                     {values.sizes().data(), values.sizes().size()},
+                     {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}});
+  }
+  st::write(folder / weights_file, views, st::Metadata{{words_key, vocabulary_.lines()}});
+}
+
+EncodedText Words::encode(std::span<const std::string> prompts) const {
+  const torch::NoGradGuard no_grad;
+  Pieces read = pieces(prompts);
+  const at::Device device = network_->places.device();
+  const at::Tensor mask = read.mask.to(device);
+  WordsNetwork network = network_;
+  return {network->forward(read.pieces.to(device), mask), mask, std::move(read.warnings)};
+}
+
+Words::Pieces Words::pieces(std::span<const std::string> prompts, std::int64_t length) const {
+  check(length >= 1 && length <= limit(), "words: length: expected 1 to ", limit(), ", got ", length);
+  Pieces result;
+  std::vector<std::vector<std::int64_t>> all;
+  for (const std::string& prompt : prompts) {
+    all.push_back(vocabulary_.pieces(prompt));
+    const std::size_t most = static_cast<std::size_t>(limit()), count = all.back().size();
+    if (count > most) {
+      all.back().resize(most);
+      result.warnings.push_back(detail::concat("prompt: expected at most ", most, " pieces of text, got ",
+                                               count, ": the rest is cut"));
+    }
+    length = std::max(length, static_cast<std::int64_t>(all.back().size()));
+  }
+  const std::int64_t B = static_cast<std::int64_t>(all.size());
+  result.pieces = at::zeros({B, length}, at::kLong);
+  result.mask = at::zeros({B, length}, at::kBool);
+  for (std::int64_t b = 0; b < B; ++b) {
+    const std::vector<std::int64_t>& row = all[static_cast<std::size_t>(b)];
+    std::ranges::copy(row, result.pieces.data_ptr<std::int64_t>() + b * length);
+    std::fill_n(result.mask.data_ptr<bool>() + b * length, row.size(), true);
+  }
+  return result;
+}
+
+void Words::to(const c10::Device& device) {
+  network_->to(device);
+}
+
+std::map<std::string, at::Tensor> Words::weights() const {
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& item : network_->named_parameters()) weights[item.key()] = item.value().detach().clone();
+  return weights;
+}
+
+void Words::set_weights(const std::map<std::string, at::Tensor>& weights) {
+  const torch::NoGradGuard no_grad;
+  auto parameters = network_->named_parameters();
+  for (auto& item : parameters) {
+    const auto found = weights.find(item.key());
+    check(found != weights.end(), "words: tensor \"", item.key(), "\" is missing");
+    check(found->second.sizes() == item.value().sizes(), "words: tensor \"", item.key(),
+          "\": expected shape ", item.value().sizes(), ", got ", found->second.sizes());
+    item.value().copy_(found->second);
+  }
+  for (const auto& [name, tensor] : weights)
+    check(parameters.contains(name), "words: tensor \"", name, "\" is not part of the encoder");
+}
+
+}  // namespace pom::codecs

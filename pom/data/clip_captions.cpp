@@ -1,0 +1,159 @@
+// Finds the clips of a folder and what is said of them.
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "pom/base/error.h"
+#include "pom/data/clips.h"
+
+namespace pom::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string trimmed(std::string_view text) {
+  const auto space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && space(text.back())) text.remove_suffix(1);
+  return std::string(text);
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  check(file.is_open() && !file.bad(), "captions: ", path.string(), ": cannot read it");
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // the mark of some editors
+  return text;
+}
+
+bool is_clip(const fs::path& path) {
+  return std::ranges::find(clip_endings(), lower(path.extension().string())) != clip_endings().end();
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+std::string caption_beside(const fs::path& clip) {
+  fs::path other = clip;
+  other.replace_extension(".txt");
+  if (!is_there(other)) other = clip.string() + ".txt";
+  return is_there(other) ? trimmed(text_of(other)) : "";
+}
+
+// The column that has one of these names.
+std::size_t column_of(const std::vector<std::string>& head, const std::vector<std::string>& names,
+                      const std::string& source) {
+  for (std::size_t i = 0; i < head.size(); ++i)
+    if (std::ranges::find(names, lower(trimmed(head[i]))) != names.end()) return i;
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  fail("captions: ", source, ": expected a column named one of ", list, " in the first line, got none");
+}
+
+std::vector<CaptionedClip> clips_of_table(const fs::path& root, const fs::path& table) {
+  const std::string source = table.string();
+  const auto rows = parse_csv(text_of(table), source);
+  check(!rows.empty(), "captions: ", source, ": expected a line of column names, got nothing");
+  const std::size_t file = column_of(rows[0], {"file", "file_name", "filename", "path", "video"}, source);
+  const std::size_t caption = column_of(rows[0], {"caption", "text", "prompt"}, source);
+  std::vector<CaptionedClip> clips;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    check(rows[i].size() > std::max(file, caption), "captions: ", source, ": row ", i + 1, ": expected ",
+          rows[0].size(), " fields, got ", rows[i].size());
+    clips.push_back({root / rows[i][file], trimmed(rows[i][caption])});
+  }
+  return clips;
+}
+
+std::vector<CaptionedClip> clips_of_folders(const fs::path& root) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(root, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const bool hidden = entry->path().filename().string().starts_with('.');
+    std::error_code ignored;
+    if (hidden && entry->is_directory(ignored)) entry.disable_recursion_pending();
+    if (!hidden && is_clip(entry->path()) && entry->is_regular_file(ignored)) paths.push_back(entry->path());
+  }
+  check(!error, "data: path: ", root.string(), ": ", error.message());
+  std::ranges::sort(paths);
+  std::vector<CaptionedClip> clips;
+  for (const fs::path& path : paths) clips.push_back({path, caption_beside(path)});
+  return clips;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& clip_endings() {
+  static const std::vector<std::string_view> endings = {".mp4", ".m4v", ".mov", ".webm", ".mkv",
+                                                        ".avi", ".gif", ".y4m", ".mpg",  ".mpeg",
+                                                        ".ogv", ".flv", ".wmv", ".ts"};
+  return endings;
+}
+
+std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view source) {
+  std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> row;
+  std::string field;
+  bool quoted = false, was_quoted = false;
+  const auto end_field = [&] {
+    row.push_back(std::move(field));
+    field.clear();
+    was_quoted = false;
+  };
+  const auto end_row = [&] {
+    end_field();
+    if (row.size() > 1 || !row[0].empty()) rows.push_back(std::move(row));
+    row.clear();
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      const bool twice = c == '"' && i + 1 < text.size() && text[i + 1] == '"';
+      if (c != '"' || twice)
+        field += c;
+      else
+        quoted = false;
+      i += twice ? 1 : 0;
+    } else if (c == '"' && field.empty() && !was_quoted) {
+      quoted = was_quoted = true;
+    } else if (c == ',') {
+      end_field();
+    } else if (c == '\n') {
+      end_row();
+    } else if (c != '\r' || i + 1 == text.size() || text[i + 1] != '\n') {
+      field += c;
+    }
+  }
+  check(!quoted, "captions: ", source, ": a field of row ", rows.size() + 1,
+        " opens a quote that nothing closes");
+  if (!field.empty() || !row.empty()) end_row();
+  return rows;
+}
+
+std::vector<CaptionedClip> find_clips(const std::string& root) {
+  check(!root.empty(), "data: path: expected a folder of clips, got nothing");
+  std::error_code error;
+  check(fs::is_directory(root, error), "data: path: ", root, ": expected a folder of clips, got ",
+        fs::exists(root, error) ? "a file" : "no such folder");
+  for (const char* name : {"captions.csv", "metadata.csv"})
+    if (const fs::path table = fs::path(root) / name; is_there(table)) {
+      auto clips = clips_of_table(root, table);
+      check(!clips.empty(), "data: path: ", table.string(), ": expected clips, got none");
+      return clips;
+    }
+  auto clips = clips_of_folders(root);
+  check(!clips.empty(), "data: path: ", root, ": expected clips (.mp4, .webm, .gif, .mkv, …), got none");
+  return clips;
+}
+
+}  // namespace pom::data

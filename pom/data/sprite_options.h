@@ -1,0 +1,47 @@
+// What sprites may do, and how often. A part of "data" of a recipe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pom/base/fields.h"
+
+namespace pom::data {
+
+struct SpriteOptions {
+  std::string split = "training";
+  std::int64_t directions = 8;
+  double two = 0.2;  // shares of the clips, or of the sprites
+  double bouncing = 0.2;
+  double staying = 0.1;
+  double spinning = 0.25;
+  double pulsing = 0.2;
+
+  friend bool operator==(const SpriteOptions&, const SpriteOptions&) = default;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "split",
+                .help = "of sprites: training, or what is held out of it: new_pairs (of hue and shape), "
+                        "new_wordings, new_both",
+                .choices = {"training", "new_pairs", "new_wordings", "new_both"}},
+          split);
+    visit(Field{.name = "directions",
+                .help = "of sprites: 4 (right, up, left, down) or 8",
+                .least = 4,
+                .most = 8},
+          directions);
+    visit(Field{.name = "two", .help = "share of the clips with two sprites", .least = 0, .most = 1}, two);
+    visit(Field{.name = "bouncing", .help = "share of the sprites that go to and fro", .least = 0, .most = 1},
+          bouncing);
+    visit(Field{.name = "staying", .help = "share of the sprites that stay in place", .least = 0, .most = 1},
+          staying);
+    visit(Field{.name = "spinning", .help = "share of the sprites that spin", .least = 0, .most = 1},
+          spinning);
+    visit(
+        Field{.name = "pulsing", .help = "share of the sprites that grow and shrink", .least = 0, .most = 1},
+        pulsing);
+  }
+};
+
+}  // namespace pom::data

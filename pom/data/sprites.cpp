@@ -1,0 +1,383 @@
+// Which clip a number stands for, where its sprites are at a time, and the data set of all of them.
+//
+// The same bytes on every machine, as in draw_shape.cpp: sums, products, quotients and comparisons alone.
+#include "pom/data/sprites.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <ATen/ops/empty.h>
+
+#include "pom/base/error.h"
+#include "pom/base/noise.h"
+#include "pom/base/suggest.h"
+#include "pom/data/exact_math.h"
+#include "pom/data/layers.h"
+#include "pom/data/streams.h"
+#include "pom/io/image.h"
+
+namespace pom::data {
+namespace {
+
+struct GroundColour {
+  const char* name;
+  float colour[3];
+};
+
+constexpr std::array grounds = {
+    GroundColour{"black", {0.08f, 0.08f, 0.09f}}, GroundColour{"white", {0.93f, 0.93f, 0.94f}},
+    GroundColour{"grey", {0.52f, 0.52f, 0.53f}},  GroundColour{"blue", {0.13f, 0.19f, 0.42f}},
+    GroundColour{"green", {0.12f, 0.33f, 0.19f}}, GroundColour{"red", {0.41f, 0.12f, 0.13f}},
+};
+
+// The uniform numbers of a clip, in this order: first those of the scene, then those of each sprite. Their
+// places are part of every clip's identity.
+enum SceneDraw {
+  draw_wording,
+  draw_two,
+  draw_ground,
+  draw_style,
+  draw_tint,
+  draw_change = draw_tint + 3,
+  draw_lighter,
+  draw_ground_angle,
+  draw_cycles,
+  draw_crossed,
+  scene_numbers = 16
+};
+enum SpriteDraw {
+  draw_hue,
+  draw_kind,
+  draw_colour,
+  draw_path = draw_colour + 3,
+  draw_direction,
+  draw_pace,
+  draw_speed,
+  draw_x,
+  draw_y,
+  draw_phase,
+  draw_radius,
+  draw_angle,
+  draw_spins,
+  draw_spin,
+  draw_way_round,
+  draw_pulses,
+  draw_pulse,
+  sprite_numbers = 24
+};
+static_assert(draw_crossed < scene_numbers && draw_pulse < sprite_numbers);
+constexpr std::int64_t most_sprites = 2, numbers_each = scene_numbers + most_sprites * sprite_numbers;
+
+// The shapes that training never sees in a hue: one of each, and no shape twice.
+constexpr std::array<std::int64_t, 8> held_out_kinds = {1, 4, 7, 0, 3, 6, 9, 2};
+
+constexpr float two_pi = static_cast<float>(2 * exact::pi);
+constexpr std::array<float, 3> paces = {0.15f, 0.3f, 0.6f};  // sides a second
+
+std::int64_t one_of(std::int64_t n, float u) {
+  return (static_cast<std::int64_t>(u * 0x1p24f) * n) >> 24;
+}
+
+float between(float low, float high, float u) {
+  return low + (high - low) * u;
+}
+
+bool happens(double share, float u) {
+  return static_cast<double>(u) < share;
+}
+
+struct Novelty {
+  bool pairs, wordings;
+};
+
+Novelty novelty_of(const std::string& split) {
+  if (split == "training") return {false, false};
+  if (split == "new_pairs") return {true, false};
+  if (split == "new_wordings") return {false, true};
+  if (split == "new_both") return {true, true};
+  fail("sprites: split: expected training, new_pairs, new_wordings or new_both, got \"", split, "\"",
+       suggestion(split, std::vector<std::string>{"training", "new_pairs", "new_wordings", "new_both"}));
+}
+
+std::int64_t choose_wording(bool held_out, float u) {
+  std::int64_t fitting = 0;
+  for (std::int64_t w = 0; w < wording_count(); ++w) fitting += is_held_out_wording(w) == held_out ? 1 : 0;
+  std::int64_t left = one_of(fitting, u), wording = 0;
+  while (is_held_out_wording(wording) != held_out || left-- > 0) ++wording;
+  return wording;
+}
+
+// The second sprite has another hue than the first: a caption must not leave open which is which.
+void choose_pair(Sprite& sprite, const Sprite* first, bool held_out, const float* u) {
+  const auto kinds = std::ssize(shape_names()), hues = std::ssize(hue_names());
+  sprite.hue =
+      first == nullptr ? one_of(hues, u[draw_hue]) : (first->hue + 1 + one_of(hues - 1, u[draw_hue])) % hues;
+  const std::int64_t held = held_out_kinds[static_cast<std::size_t>(sprite.hue)];
+  const std::int64_t other = one_of(kinds - 1, u[draw_kind]);
+  sprite.kind = held_out ? held : other + (other >= held ? 1 : 0);
+  const std::array<float, 3> colour = hue_colour(sprite.hue);
+  for (std::size_t c = 0; c < 3; ++c)
+    sprite.colour[c] = std::clamp(colour[c] + between(-0.03f, 0.03f, u[draw_colour + c]), 0.0f, 1.0f);
+}
+
+void choose_path(Sprite& sprite, const SpriteOptions& options, const float* u) {
+  const double which = u[draw_path];
+  sprite.path = which < options.staying                      ? Path::stay
+                : which < options.staying + options.bouncing ? Path::bounce
+                                                             : Path::drift;
+  const std::int64_t step = options.directions == 4 ? 2 : 1;
+  const std::int64_t ways = sprite.path == Path::bounce ? 4 / step : 8 / step;
+  sprite.direction = step * one_of(ways, u[draw_direction]);
+  sprite.pace = one_of(std::ssize(paces), u[draw_pace]);
+  const float speed = paces[static_cast<std::size_t>(sprite.pace)] * between(0.9f, 1.1f, u[draw_speed]);
+  sprite.speed = sprite.path == Path::stay ? 0 : speed;
+  sprite.x = between(-0.5f, 0.5f, u[draw_x]);
+  sprite.y = between(-0.5f, 0.5f, u[draw_y]);
+  sprite.phase = u[draw_phase];
+}
+
+// Discs and rings look the same however they are turned.
+bool can_spin(const Sprite& sprite) {
+  const std::string& name = shape_names()[static_cast<std::size_t>(sprite.kind)];
+  return name != "circle" && name != "ring";
+}
+
+void choose_form(Sprite& sprite, const SpriteOptions& options, bool alone, const float* u) {
+  const float least = alone ? 0.2f : 0.16f;
+  sprite.radius = least * between(1.0f, alone ? 1.5f : 1.4f, u[draw_radius]);
+  sprite.angle = between(-1.0f / 12, 1.0f / 12, u[draw_angle]);
+  if (can_spin(sprite) && happens(options.spinning, u[draw_spins]))
+    sprite.spin = between(0.15f, 0.35f, u[draw_spin]) * (u[draw_way_round] < 0.5f ? -1.0f : 1.0f);
+  if (happens(options.pulsing, u[draw_pulses])) sprite.pulse = between(0.35f, 0.6f, u[draw_pulse]);
+}
+
+bool clashes(const char* ground, const std::vector<Sprite>& sprites) {
+  return std::ranges::any_of(sprites, [&](const Sprite& sprite) {
+    return hue_names()[static_cast<std::size_t>(sprite.hue)] == ground;
+  });
+}
+
+std::int64_t choose_ground(const std::vector<Sprite>& sprites, float u) {
+  std::vector<std::int64_t> fitting;
+  for (std::int64_t g = 0; g < std::ssize(grounds); ++g)
+    if (!clashes(grounds[static_cast<std::size_t>(g)].name, sprites)) fitting.push_back(g);
+  return fitting[static_cast<std::size_t>(one_of(std::ssize(fitting), u))];
+}
+
+void paint_ground(SpriteClip& clip, const float* u) {
+  const float* colour = grounds[static_cast<std::size_t>(clip.ground)].colour;
+  Shape& shape = clip.background;
+  shape.background = one_of(std::ssize(background_names()), u[draw_style]);
+  const float change = between(0.05f, 0.1f, u[draw_change]) * (u[draw_lighter] < 0.5f ? -1.0f : 1.0f);
+  for (int c = 0; c < 3; ++c) {
+    shape.ground[0][c] = colour[c] + between(-0.03f, 0.03f, u[draw_tint + c]);
+    shape.ground[1][c] = shape.ground[0][c] + change;
+  }
+  shape.ground_angle = two_pi * u[draw_ground_angle];
+  shape.ground_cycles = between(2, 4, u[draw_cycles]);
+  shape.ground_crossed = u[draw_crossed] < 0.5f;
+}
+
+void check_options(const SpriteOptions& options) {
+  check(options.directions == 4 || options.directions == 8, "sprites: directions: expected 4 or 8, got ",
+        options.directions);
+  for (const double share :
+       {options.two, options.bouncing, options.staying, options.spinning, options.pulsing})
+    check(share >= 0 && share <= 1, "sprites: shares: expected 0 to 1, got ", share);
+  check(options.bouncing + options.staying <= 1, "sprites: bouncing + staying: expected at most 1, got ",
+        options.bouncing + options.staying);
+}
+
+// ---- where a sprite is
+
+double turn(double turns) {  // what is left of whole turns
+  return turns - std::floor(turns);
+}
+
+// From -1 through 1 and back in one turn, at an even pace.
+double to_and_fro(double turns) {
+  const double t = turn(turns);
+  return t < 0.5 ? 4 * t - 1 : 3 - 4 * t;
+}
+
+// Into [-side/2, side/2).
+double wrapped(double place, double side) {
+  return side * (turn(place / side + 0.5) - 0.5);
+}
+
+// No shape reaches farther, in radii.
+constexpr double farthest = 1.09;
+
+struct Place {
+  double x, y;
+};
+
+// How far from the middle a whole sprite may be.
+Place room_of(const Sprite& sprite, double w, double h) {
+  return {0.5 * w - farthest * sprite.radius, 0.5 * h - farthest * sprite.radius};
+}
+
+Place bounced(const Sprite& sprite, double seconds, double w, double h) {
+  const Place room = room_of(sprite, w, h);
+  const exact::Direction way = exact::direction(static_cast<double>(sprite.direction) * (exact::pi / 4));
+  const bool level = sprite.direction == 0, upright = sprite.direction == 2;
+  // Along a diagonal it goes from corner to corner of the largest square in the middle.
+  const double half = level ? room.x : upright ? room.y : std::min(room.x, room.y) / way.sine;
+  const double along = half * to_and_fro(sprite.phase + sprite.speed * seconds / (4 * half));
+  return {along * way.cosine + (upright ? 2 * sprite.x * room.x : 0),
+          along * way.sine + (level ? 2 * sprite.y * room.y : 0)};
+}
+
+// Over the edges it goes only where its way leads: else it would be cut in two for ever.
+Place drifted(const Sprite& sprite, double seconds, double w, double h) {
+  const Place room = room_of(sprite, w, h);
+  const exact::Direction way = exact::direction(static_cast<double>(sprite.direction) * (exact::pi / 4));
+  const bool stays = sprite.path == Path::stay, level = sprite.direction % 4 == 0,
+             upright = sprite.direction % 4 == 2;
+  const double gone = sprite.speed * seconds;
+  return {stays || upright ? 2 * sprite.x * room.x : wrapped(sprite.x * w + gone * way.cosine, w),
+          stays || level ? 2 * sprite.y * room.y : wrapped(sprite.y * h + gone * way.sine, h)};
+}
+
+// ---- as a data set
+
+class Sprites final : public Dataset {
+ public:
+  Sprites(const DataConfig& config, std::uint64_t seed, std::int64_t size, std::int64_t first)
+      : options_(config.sprites),
+        format_{config.size[0], config.size[1], config.frames, config.fps, 0},
+        seed_(seed),
+        size_(size),
+        first_(first) {}
+
+  std::int64_t size() const override { return size_; }
+  const std::vector<std::string>& classes() const override {
+    static const std::vector<std::string> none;
+    return none;
+  }
+  std::vector<std::int64_t> shape() const override {
+    return {3, format_.frames, format_.height, format_.width};
+  }
+
+  Example get(std::int64_t index, std::int64_t) const override {
+    check(index >= 0 && (size_ == 0 || index < size_), "sprites: index: expected 0 to ", size_ - 1, ", got ",
+          index);
+    const SpriteClip clip = sprite_clip_at(options_, seed_, first_ + index);
+    Example example{at::empty(shape(), at::kByte), 0, caption_of(clip)};
+    draw_clip(clip, format_,
+              {example.picture.data_ptr<std::uint8_t>(), static_cast<std::size_t>(example.picture.numel())});
+    return example;
+  }
+
+  std::string name_of(std::int64_t index) const override {
+    return "sprites item " + std::to_string(first_ + index);
+  }
+
+ private:
+  SpriteOptions options_;
+  ClipFormat format_;
+  std::uint64_t seed_;
+  std::int64_t size_, first_;
+};
+
+}  // namespace
+
+const std::vector<std::string>& ground_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const GroundColour& ground : grounds) all.emplace_back(ground.name);
+    return all;
+  }();
+  return names;
+}
+
+const std::vector<std::string>& direction_names() {
+  static const std::vector<std::string> names = {"right", "upper right", "up",   "upper left",
+                                                 "left",  "lower left",  "down", "lower right"};
+  return names;
+}
+
+const std::vector<std::string>& pace_names() {
+  static const std::vector<std::string> names = {"slow", "steady", "fast"};
+  return names;
+}
+
+bool is_held_out_pair(std::int64_t hue, std::int64_t kind) {
+  check(hue >= 0 && hue < std::ssize(held_out_kinds), "sprites: hue: expected 0 to ",
+        held_out_kinds.size() - 1, ", got ", hue);
+  return held_out_kinds[static_cast<std::size_t>(hue)] == kind;
+}
+
+SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std::int64_t index) {
+  check_options(options);
+  check(index >= 0 && index < (std::int64_t{1} << 55),
+        "sprites: index: expected at least 0 and below 2^55, got ", index);
+  const Novelty novelty = novelty_of(options.split);
+  std::array<float, numbers_each> u;
+  fill_uniform(u.data(), numbers_each, {seed, noise_for::data_content, streams::sprites},
+               index * numbers_each);
+  SpriteClip clip;
+  clip.wording = choose_wording(novelty.wordings, u[draw_wording]);
+  clip.sprites.resize(happens(options.two, u[draw_two]) ? 2 : 1);
+  const float* numbers = u.data() + scene_numbers;
+  for (Sprite& sprite : clip.sprites) {
+    choose_pair(sprite, &sprite == &clip.sprites[0] ? nullptr : &clip.sprites[0], novelty.pairs, numbers);
+    choose_path(sprite, options, numbers);
+    choose_form(sprite, options, clip.sprites.size() == 1, numbers);
+    numbers += sprite_numbers;
+  }
+  clip.ground = choose_ground(clip.sprites, u[draw_ground]);
+  paint_ground(clip, u.data());
+  return clip;
+}
+
+Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::int64_t height) {
+  check(width > 0 && height > 0, "sprite_at: size: expected at least 1x1, got ", width, "x", height);
+  const auto unit = static_cast<double>(std::min(width, height));
+  const double w = static_cast<double>(width) / unit, h = static_cast<double>(height) / unit;
+  const Place place =
+      sprite.path == Path::bounce ? bounced(sprite, seconds, w, h) : drifted(sprite, seconds, w, h);
+  // Between its full size and 0.64 of it.
+  const double growth = 0.82 + 0.18 * exact::direction(2 * exact::pi * turn(sprite.pulse * seconds)).cosine;
+  Shape shape;
+  shape.kind = sprite.kind;
+  shape.hue = sprite.hue;
+  shape.x = static_cast<float>(place.x);
+  shape.y = static_cast<float>(place.y);
+  shape.radius = static_cast<float>(sprite.radius * (sprite.pulse > 0 ? growth : 1.0));
+  shape.angle = two_pi * static_cast<float>(turn(sprite.angle + sprite.spin * seconds));
+  std::copy(std::begin(sprite.colour), std::end(sprite.colour), std::begin(shape.colour));
+  return shape;
+}
+
+void draw_clip(const SpriteClip& clip, const ClipFormat& format, std::span<std::uint8_t> out) {
+  check(format.frames >= 1, "draw_clip: frames: expected at least 1, got ", format.frames);
+  check(format.fps > 0, "draw_clip: fps: expected above 0, got ", format.fps);
+  check(format.first >= 0 && format.first < (std::int64_t{1} << 40),
+        "draw_clip: first: expected at least 0 and below 2^40, got ", format.first);
+  io::check_size("draw_clip", format.width, format.height);
+  const std::int64_t frame = format.width * format.height, channel = format.frames * frame;
+  check(std::ssize(out) == 3 * channel, "draw_clip: out: expected ", 3 * channel, " bytes, got ", out.size());
+  Layers layers(clip.background, format.width, format.height);
+  for (std::int64_t f = 0; f < format.frames; ++f) {
+    const double seconds = static_cast<double>(format.first + f) / format.fps;
+    layers.clear();
+    for (std::size_t i = clip.sprites.size(); i-- > 0;)
+      layers.add(sprite_at(clip.sprites[i], seconds, format.width, format.height));
+    layers.put(out.data() + f * frame, channel);
+  }
+}
+
+std::shared_ptr<const Dataset> make_sprites(const DataConfig& config, std::uint64_t seed, std::int64_t size,
+                                            std::int64_t first) {
+  check_picture_size(config);
+  check_clip_length(config);
+  check(size >= 0 && first >= 0, "sprites: size and first: expected at least 0, got ", size, " and ", first);
+  check(!config.flip, "data: flip: expected false where kind is sprites: captions say left and right");
+  check_options(config.sprites);
+  novelty_of(config.sprites.split);
+  return std::make_shared<Sprites>(config, seed, size, first);
+}
+
+}  // namespace pom::data

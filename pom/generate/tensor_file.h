@@ -1,0 +1,23 @@
+// Private to the room: tensors of any dtype in a safetensors file, each as it is.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/io/safetensors.h"
+
+namespace pom::generate {
+
+struct TensorFile {
+  std::map<std::string, at::Tensor> tensors;  // on the host
+  io::safetensors::Metadata metadata;
+};
+
+TensorFile read_tensors(const std::filesystem::path& path);
+void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                   const io::safetensors::Metadata& metadata);
+
+}  // namespace pom::generate

@@ -1,0 +1,144 @@
+#include "pom/generate/video_stream.h"
+
+#include <charconv>
+#include <sstream>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include "pom/base/error.h"
+#include "pom/diffusion/noise.h"
+#include "pom/generate/tensor_file.h"
+
+namespace pom::generate {
+namespace {
+
+constexpr const char* format_key = "format";
+constexpr const char* format = "pom stream 1";
+constexpr const char* seeds_key = "seeds";
+const std::string beside_prefix = "beside.";  // of the caller's texts and tensors
+
+std::string number_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
+  std::string text;
+  for (const std::uint64_t seed : seeds) text.append(text.empty() ? "" : " ").append(std::to_string(seed));
+  return text;
+}
+
+std::vector<std::uint64_t> seeds_of(const std::string& text) {
+  std::vector<std::uint64_t> seeds;
+  std::istringstream in(text);
+  for (std::uint64_t seed = 0; in >> seed;) seeds.push_back(seed);
+  return seeds;
+}
+
+// "3 to 36": the evaluations of a block that are guided, which are neighbours.
+std::string guided_text(const std::vector<models::Evaluation>& evaluations) {
+  std::ptrdiff_t first = -1, last = -1;
+  for (std::size_t i = 0; i < evaluations.size(); ++i)
+    if (evaluations[i].both) {
+      last = static_cast<std::ptrdiff_t>(i);
+      if (first < 0) first = last;
+    }
+  return first < 0 ? "none" : detail::concat(first, " to ", last);
+}
+
+}  // namespace
+
+VideoStream::VideoStream(models::VideoDenoiser& network, ClipSampling sampling, std::string model)
+    : network_(&network), sampling_(std::move(sampling)), model_(std::move(model)) {
+  check(!sampling_.seeds.empty(), "VideoStream: seeds: expected at least one clip, got none");
+  sampling_.sampler = diffusion::canonical_sampler(sampling_.sampler);
+  for (const double t : diffusion::evaluation_times(sampling_.sampler, sampling_.options))
+    evaluations_.push_back({t, sampling_.guidance.acts_at(t)});
+  network_->plan(static_cast<std::int64_t>(sampling_.seeds.size()), sampling_.height, sampling_.width,
+                 evaluations_);
+}
+
+void VideoStream::tell(const at::Tensor& text, const at::Tensor& mask) {
+  network_->tell(text, mask);
+}
+
+at::Tensor VideoStream::next_block(const diffusion::OnStep& on_step) {
+  const at::NoGradGuard no_gradients;
+  const models::NetworkConfig& config = network_->config();
+  const std::int64_t B = static_cast<std::int64_t>(sampling_.seeds.size());
+  at::Tensor x = at::empty({B, config.channels, config.patch_time, sampling_.height, sampling_.width},
+                           at::TensorOptions(network_->device()).dtype(at::kFloat));
+  const std::int64_t first = block() * (x.numel() / B);
+  diffusion::fill_latents(x, sampling_.seeds, first);
+  std::size_t next = 0;
+  const auto answers = [&](const at::Tensor& noisy, double t, bool both) {
+    check(next < evaluations_.size() && evaluations_[next].t == t && evaluations_[next].both == both,
+          "VideoStream: evaluation ", next, ": expected what was planned, got time ", t);
+    return (*network_)(noisy, static_cast<std::int64_t>(next++));
+  };
+  const at::Tensor made =
+      diffusion::sample(diffusion::guide(answers, sampling_.guidance), x, sampling_.path, sampling_.sampler,
+                        sampling_.options, diffusion::step_noise(sampling_.seeds, first), on_step);
+  network_->advance();
+  return made;
+}
+
+std::vector<std::pair<std::string, std::string>> VideoStream::fingerprint() const {
+  const diffusion::SamplerOptions& o = sampling_.options;
+  return {{"model", model_},
+          {"dtype", detail::concat(network_->dtype())},
+          {"sampler", sampling_.sampler},
+          {"steps", std::to_string(o.steps)},
+          {"eta", number_text(o.eta)},
+          {"clip", o.clip ? number_text(*o.clip) : "none"},
+          {"times", detail::concat(number_text(o.t_start), " to ", number_text(o.t_end))},
+          {"path", detail::concat(sampling_.path.name(), " ", sampling_.path.variance_name())},
+          {"guided evaluations", guided_text(evaluations_)},
+          {"latent size", detail::concat(sampling_.width, "x", sampling_.height)},
+          {"clips", std::to_string(sampling_.seeds.size())}};
+}
+
+void VideoStream::save(const std::filesystem::path& path, const Beside& beside) const {
+  io::safetensors::Metadata metadata{{format_key, format}, {seeds_key, seeds_text(sampling_.seeds)}};
+  for (const auto& each : fingerprint()) metadata.push_back(each);
+  for (const auto& [key, text] : beside.notes) metadata.emplace_back(beside_prefix + key, text);
+  std::map<std::string, at::Tensor> tensors = network_->state();
+  for (const auto& [name, tensor] : beside.tensors) tensors[beside_prefix + name] = tensor;
+  write_tensors(path, tensors, metadata);
+}
+
+Beside VideoStream::restore(const std::filesystem::path& path) {
+  const TensorFile file = read_tensors(path);
+  const auto said = [&](const std::string& key) -> const std::string* {
+    for (const auto& [name, text] : file.metadata)
+      if (name == key) return &text;
+    return nullptr;
+  };
+  const std::string where = path.string();
+  const std::string* kind = said(format_key);
+  check(kind != nullptr && *kind == format, where, ": expected the state of a stream, got another file");
+  for (const auto& [key, ours] : fingerprint()) {
+    const std::string* theirs = said(key);
+    check(theirs != nullptr && *theirs == ours, where, ": ", key, ": the state was made with ",
+          theirs ? detail::concat('"', *theirs, '"') : "nothing", ", and cannot go on with \"", ours, "\"");
+  }
+  const std::string* numbers = said(seeds_key);
+  std::vector<std::uint64_t> seeds = numbers ? seeds_of(*numbers) : std::vector<std::uint64_t>();
+  check(seeds.size() == sampling_.seeds.size(), where, ": seeds: expected ", sampling_.seeds.size(), ", got ",
+        seeds.size());
+  try {
+    network_->set_state(file.tensors);
+  } catch (const Error& error) {
+    fail(where, ": ", error.what());
+  }
+  sampling_.seeds = std::move(seeds);
+  Beside beside;
+  for (const auto& [key, text] : file.metadata)
+    if (key.starts_with(beside_prefix)) beside.notes[key.substr(beside_prefix.size())] = text;
+  for (const auto& [name, tensor] : file.tensors)
+    if (name.starts_with(beside_prefix)) beside.tensors[name.substr(beside_prefix.size())] = tensor;
+  return beside;
+}
+
+}  // namespace pom::generate

@@ -1,0 +1,133 @@
+// Clips in files: written frame by frame, read frame by frame at whatever rate and size are wanted.
+//
+// .mp4 (H.264) and .webm (VP9, else VP8) go through FFmpeg's libraries, in 4:2:0 as players expect it. .gif,
+// .y4m and folders of PNG need none of them. Colours of .mp4 and .webm are BT.709, of .y4m BT.601, in the
+// limited range, as players take them where nothing is said.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pom/base/error.h"
+#include "pom/io/image.h"
+#include "pom/io/png.h"
+
+namespace pom::io {
+
+// ---- writing
+
+struct ClipOptions {
+  int width = 0, height = 0;
+  double fps = 0;
+  // Written where it shall lie and playable at any time, also when the program is killed; of .mp4, in
+  // fragments. Else the file appears whole at finish(), or not at all.
+  bool growing = false;
+  int quality = 90;                  // 1 to 100; of .mp4 and .webm
+  std::vector<TextEntry> text = {};  // what the file says of itself: a comment, or text of each PNG
+};
+
+// Whoever should have read is gone: the end of a stream, rather than a failure.
+class ClosedPipe : public Error {
+ public:
+  using Error::Error;
+};
+
+// Errors are pom::Error with the path and the system's or FFmpeg's reason. After one, a file that is not
+// growing is gone, and add(), flush() and finish() are errors. Not for two threads at once.
+class ClipWriter {
+ public:
+  virtual ~ClipWriter() = default;
+
+  // 8-bit RGB of the clip's size.
+  void add(const Image& frame);
+  // Of a clip that grows: what was added so far is in the file and plays. Without calls, once a second of it.
+  void flush();
+  // A clip has at least one frame. To destroy a writer without this leaves what is said of `growing`.
+  void finish();
+
+  std::int64_t frames() const { return frames_; }
+
+ protected:
+  ClipWriter(std::string name, const ClipOptions& options);
+  virtual void put(const Image& frame) = 0;
+  virtual void put_out() = 0;  // flush
+  virtual void end() = 0;      // finish
+
+  const std::string& name() const { return name_; }  // in messages
+  const ClipOptions& options() const { return options_; }
+
+ private:
+  void check_open(const char* operation) const;
+  template <class Action>
+  void guarded(Action&& action);
+
+  std::string name_;
+  ClipOptions options_;
+  std::int64_t frames_ = 0;
+  bool broken_ = false, finished_ = false;
+};
+
+// By the name: .mp4, .webm, .gif, .y4m (in any case); anything else without an extension, or a folder that is
+// there, becomes a folder of 000000.png, 000001.png, … A pipe or device grows, whatever the options say.
+// An odd side of an .mp4 gets one more row or column, equal to the last: 4:2:0 has none.
+std::unique_ptr<ClipWriter> open_clip(const std::filesystem::path& path, const ClipOptions& options);
+// Raw y4m (4:4:4) into an open descriptor, which is not closed: for a player that reads standard output.
+std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& options,
+                                     std::string name = "<stdout>");
+
+// That open_clip knows the name and this build can write it: to be asked before an hour of work, not after
+// it.
+void check_clip_name(const std::filesystem::path& path);
+bool is_clip_file_name(const std::filesystem::path& path);  // .mp4, .webm, .gif or .y4m
+
+// A rate as the files have it: 29.97 is 30000/1001.
+struct FrameRate {
+  std::int64_t frames = 0, seconds = 1;
+
+  friend bool operator==(const FrameRate&, const FrameRate&) = default;
+};
+FrameRate frame_rate(double fps);
+
+// ---- reading
+
+struct ClipReading {
+  int width = 0, height = 0;  // 0: those of the file. Else scaled to cover them, and the middle kept
+  double fps = 0;             // 0: every frame of the file. Else at each 1/fps the frame that is on then
+  double start = 0;           // seconds
+};
+
+struct ClipInfo {
+  int width = 0, height = 0;  // of the file, upright
+  double fps = 0;             // the mean; 0: unknown
+  double seconds = 0;         // as the file says; 0: it does not
+  std::string format, codec;
+  std::string comment;
+};
+
+// Any file FFmpeg reads, its first stream of pictures. Errors are pom::Error with the path; damage is one
+// where it is met, and not before. Files alone: nothing that a file names is opened. Not for two threads at
+// once.
+class ClipReader {
+ public:
+  explicit ClipReader(const std::filesystem::path& path, const ClipReading& reading = {});
+  ~ClipReader();
+  ClipReader(ClipReader&&) noexcept;
+
+  const ClipInfo& info() const;
+  // The next frame, 8-bit RGB; false at the end.
+  bool next(Image& frame);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "libavformat 59.27.100, libavcodec 59.37.100; libx264, libvpx-vp9"; empty where this build has no FFmpeg,
+// and .mp4, .webm and reading are errors.
+std::string clip_libraries();
+
+}  // namespace pom::io

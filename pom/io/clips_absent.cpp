@@ -1,0 +1,51 @@
+// Stands for clip_encode.cpp and clip_decode.cpp in a build without FFmpeg's libraries: whoever asks for what
+// they do is told so.
+#include "pom/base/error.h"
+#include "pom/io/clip.h"
+#include "pom/io/clip_writers.h"
+
+namespace pom::io {
+namespace {
+
+[[noreturn]] void refuse(std::string_view operation, std::string_view instead) {
+  fail(operation,
+       ": this libpom was built without FFmpeg: install libavformat-dev, libavcodec-dev, libswscale-dev and "
+       "libavutil-dev and build it again",
+       instead);
+}
+
+}  // namespace
+
+void detail::check_encoder(const std::string& operation, const std::string&) {
+  refuse(operation, ", or write .gif, .y4m or a folder of PNG");
+}
+
+std::unique_ptr<ClipWriter> detail::open_encoded(const std::filesystem::path& path,
+                                                 const std::string& container, const ClipOptions&) {
+  check_encoder("clip write: " + path.string(), container);
+  return nullptr;
+}
+
+struct ClipReader::Impl {
+  ClipInfo info;
+};
+
+ClipReader::ClipReader(const std::filesystem::path& path, const ClipReading&) {
+  refuse("clip read: " + path.string(), "");
+}
+ClipReader::~ClipReader() = default;
+ClipReader::ClipReader(ClipReader&&) noexcept = default;
+
+const ClipInfo& ClipReader::info() const {
+  return impl_->info;
+}
+
+bool ClipReader::next(Image&) {
+  return false;
+}
+
+std::string clip_libraries() {
+  return {};
+}
+
+}  // namespace pom::io

@@ -1,0 +1,75 @@
+#include "pom/nn/clip_attention.h"
+
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include "pom/base/error.h"
+
+namespace pom::nn {
+
+CrossAttentionImpl::CrossAttentionImpl(std::int64_t dim, std::int64_t heads) : heads_(heads) {
+  check(dim >= 1, "CrossAttention: dim: expected at least 1, got ", dim);
+  check(heads >= 1 && dim % heads == 0, "CrossAttention: heads: expected a divisor of dim = ", dim, ", got ",
+        heads);
+  q = register_module("q", torch::nn::Linear(dim, dim));
+  kv = register_module("kv", torch::nn::Linear(dim, 2 * dim));
+  proj = register_module("proj", torch::nn::Linear(dim, dim));
+}
+
+at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context,
+                                       const at::Tensor& keys) {
+  const std::vector<at::Tensor> both = kv->forward(context).chunk(2, -1);
+  const at::Tensor visible = keys.defined() ? keys.unsqueeze(1).unsqueeze(1) : keys;  // (B, 1, 1, L)
+  return proj->forward(attend(q->forward(x), both[0], both[1], heads_, visible));
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::int64_t heads,
+                  const at::Tensor& visible) {
+  const auto in_heads = [&](const at::Tensor& x) { return x.unflatten(-1, {heads, -1}).transpose(1, 2); };
+  const std::optional<at::Tensor> mask = visible.defined() ? std::optional(visible) : std::nullopt;
+  return at::scaled_dot_product_attention(in_heads(q), in_heads(k), in_heads(v), mask)
+      .transpose(1, 2)
+      .flatten(2);
+}
+
+at::Tensor materialised(const ops::Mask& mask, std::int64_t n, const at::Device& device) {
+  if (mask.block == 0) return {};
+  const at::Tensor block = at::arange(n, at::TensorOptions(device).dtype(at::kLong)).div(mask.block, "floor");
+  const at::Tensor behind = block.unsqueeze(1) - block.unsqueeze(0);  // how many blocks key j is behind i
+  return mask.window == 0 ? behind.ge(0) : behind.ge(0).logical_and_(behind.lt(mask.window));
+}
+
+void KeyValueCache::append(const at::Tensor& k, const at::Tensor& v) {
+  const std::int64_t K = k.size(1);
+  if (window_ > 0) begin_ = std::max(begin_, end_ - (window_ - 1) * K);
+  if (!keys_.defined() || end_ + K > keys_.size(1)) make_room(k);
+  keys_.slice(1, end_, end_ + K).copy_(k);
+  values_.slice(1, end_, end_ + K).copy_(v);
+  end_ += K;
+}
+
+void KeyValueCache::make_room(const at::Tensor& like) {
+  const std::int64_t room = 2 * (tokens() + like.size(1));
+  const auto moved = [&](const at::Tensor& old) {
+    at::Tensor memory = at::empty({like.size(0), room, like.size(2)}, like.options());
+    if (old.defined()) memory.slice(1, 0, tokens()).copy_(old.slice(1, begin_, end_));
+    return memory;
+  };
+  const at::Tensor keys = moved(keys_);
+  values_ = moved(values_);
+  keys_ = keys;
+  end_ -= begin_;
+  begin_ = 0;
+}
+
+KeyValueCache KeyValueCache::clone() const {
+  KeyValueCache copy = *this;
+  if (keys_.defined()) copy.keys_ = keys_.clone(), copy.values_ = values_.clone();
+  return copy;
+}
+
+}  // namespace pom::nn

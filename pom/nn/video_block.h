@@ -1,0 +1,40 @@
+// The block of the networks for clips: text mixed into the video, the video mixed under a temporal mask, and
+// feed-forward, each behind a layer norm that the diffusion time modulates and a gate that it sets.
+// B clips, N tokens, L tokens of text, d width.
+#pragma once
+
+#include "pom/nn/clip_attention.h"
+#include "pom/nn/modulated_block.h"
+
+namespace pom::nn {
+
+// What a clip is told: (B, L, d), or one text for each of its blocks, (B * blocks, L, d), clip by clip.
+struct TextContext {
+  at::Tensor tokens;
+  at::Tensor keys;  // (like tokens, L) bool: which of them count
+};
+
+class VideoBlockImpl : public torch::nn::Module {
+ public:
+  explicit VideoBlockImpl(const BlockOptions& options);
+
+  // x (B, N, d), time (B, d) -> (B, N, d). `mask` is none, block-causal or full.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const TextContext& text,
+                     const ops::Mask& mask);
+
+  PoM c_pom{nullptr}, pom{nullptr};  // these two, or
+  CrossAttention c_attn{nullptr};    // these
+  Attention attn{nullptr};
+  torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
+
+ private:
+  at::Tensor mix_text(const at::Tensor& x, const TextContext& text);
+  at::Tensor mix_video(const at::Tensor& x, const ops::Mask& mask);
+  at::Tensor feed_forward(const at::Tensor& x);
+
+  std::int64_t heads_;
+  double gate_base_;  // gates are 1 + g around the mixer, g around attention
+};
+TORCH_MODULE(VideoBlock);
+
+}  // namespace pom::nn

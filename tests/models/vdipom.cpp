@@ -1,0 +1,287 @@
+// The network for clips: its table, its tensors, how it starts, what it refuses, and what its time code says.
+// python/tests/test_video_network.py has the referee in plain torch, tests/generate/video_stream.cpp the
+// stream.
+#include "pom/models/vdipom.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include "pom/base/error.h"
+#include "pom/models/counts.h"
+#include "pom/models/dipom.h"
+#include "pom/models/video_denoiser.h"
+
+namespace pom::models {
+namespace {
+
+NetworkConfig small(bool attention = false) {
+  NetworkConfig config;
+  config.kind = "vdipom";
+  config.dim = 24, config.depth = 2, config.channels = 3, config.text_width = 7, config.heads = 3;
+  config.mixer = attention ? "attention" : "pom";
+  return config;
+}
+
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\n lacks " << part;
+}
+
+TEST(VideoVariants, HaveThePapersSizeAndParameters) {
+  const NetworkConfig xl = variant("v-dipom-xl/2");
+  EXPECT_EQ(xl.variant, "V-DiPoM-XL/2");
+  EXPECT_EQ(xl.depth, 20);
+  EXPECT_EQ(xl.dim, 1152);
+  EXPECT_EQ(xl.text_width, 4096);
+  EXPECT_NEAR(static_cast<double>(count_parameters(xl)), 1.16e9, 0.005e9);
+  const std::int64_t d = 1152, n = 15 * 24;  // 240 x 384 pixels, 8 to a side of the latent
+  EXPECT_EQ(count_macs(xl, 30, 48), n * (20 * (20 + 8) * d * d + 2 * 128 * d) + (8 + 20 * 11 + 2) * d * d);
+  for (const std::string& name : variant_names()) EXPECT_NO_THROW(check_config(variant(name))) << name;
+}
+
+TEST(VideoConfig, ContradictionsAreNamed) {
+  NetworkConfig config = small();
+  config.temporal_mask = "none", config.window = 3;
+  expect_parts(message_of([&] { check_config(config); }), {"window", "block-causal", "3"});
+  config = variant("V-DiPoM-S/2");
+  config.patch_time = 4;
+  expect_parts(message_of([&] { check_config(config); }), {"patch_time", "2", "4", "V-DiPoM-S/2"});
+  config = variant("V-DiPoM-S/2");
+  config.kind = "dipom";
+  expect_parts(message_of([&] { check_config(config); }), {"kind", "vdipom"});
+}
+
+TEST(VideoConfig, IsNotWrittenForPictures) {
+  const auto saved = [](NetworkConfig config) {
+    std::vector<std::string> names;
+    config.fields([&](const Field& field, auto&) {
+      if (field.saved) names.emplace_back(field.name);
+    });
+    return names;
+  };
+  const std::vector<std::string> pictures = saved(variant("DiPoM-S/2")), clips = saved(small());
+  EXPECT_EQ(pictures.size(), 12U);
+  EXPECT_EQ(clips.size(), 18U);
+  EXPECT_EQ(std::count(pictures.begin(), pictures.end(), "window"), 0);
+}
+
+TEST(VideoModule, HasExactlyTheExpectedTensors) {
+  for (const bool attention : {false, true}) {
+    const NetworkConfig config = small(attention);
+    VDiPoM network(config);
+    std::map<std::string, std::vector<std::int64_t>> found;
+    for (const auto& item : network->named_parameters()) found[item.key()] = item.value().sizes().vec();
+    const std::vector<TensorSpec> expected = expected_tensors(config);
+    for (const TensorSpec& spec : expected) EXPECT_EQ(found[spec.name], spec.shape) << spec.name;
+    EXPECT_EQ(found.size(), expected.size());
+  }
+}
+
+struct Inputs {
+  at::Tensor x = at::randn({2, 3, 6, 4, 6}), t = at::rand({2}), text = at::randn({2, 4, 7}),
+             mask = at::ones({2, 4}, at::kBool);
+};
+
+TEST(VideoModule, StartsAsTheIdentityAndPredictsZero) {
+  for (const bool attention : {false, true}) {
+    VDiPoM network(small(attention));
+    const Inputs in;
+    const at::Tensor tokens = at::randn({2, 6, 24}), time = at::randn({2, 24});
+    const nn::TextContext text{at::randn({2, 4, 24}), in.mask};
+    for (const auto& layer : *network->layers)
+      EXPECT_TRUE(at::equal(
+          layer->as<nn::VideoBlock>()->forward(tokens, time, text, ops::Mask::block_causal(2)), tokens));
+    EXPECT_EQ(network->forward(in.x, in.t, in.text, in.mask).abs().max().item<double>(), 0);
+  }
+}
+
+void randomise(VDiPoM& network) {
+  at::manual_seed(3);
+  const torch::NoGradGuard no_gradients;
+  for (at::Tensor& p : network->parameters()) p.normal_(0, p.dim() > 1 ? 0.1 : 0.3);
+}
+
+TEST(VideoModule, APaddedTextIsTheSameAndAnEmptyOneIsNone) {
+  VDiPoM network(small());
+  randomise(network);
+  const torch::NoGradGuard no_gradients;
+  Inputs in;
+  in.mask.slice(1, 2).fill_(false);
+  const at::Tensor expected = network->forward(in.x, in.t, in.text, in.mask);
+  const at::Tensor shorter =
+      network->forward(in.x, in.t, in.text.slice(1, 0, 2), at::ones({2, 2}, at::kBool));
+  EXPECT_TRUE(at::allclose(expected, shorter, 1e-5, 1e-5));
+  const at::Tensor none = at::zeros({2, 4}, at::kBool);
+  const at::Tensor silent = network->forward(in.x, in.t, in.text, none);
+  EXPECT_TRUE(at::equal(silent, network->forward(in.x, in.t, at::randn({2, 4, 7}), none)));
+  EXPECT_FALSE(at::allclose(silent, expected, 1e-2, 1e-2));
+}
+
+TEST(VideoModule, ABlockDoesNotSeeTheFuture) {
+  for (const bool attention : {false, true}) {
+    VDiPoM network(small(attention));
+    randomise(network);
+    const torch::NoGradGuard no_gradients;
+    const Inputs in;
+    at::Tensor other = in.x.clone();
+    other.slice(2, 4).normal_();
+    const at::Tensor a = network->forward(in.x, in.t, in.text, in.mask),
+                     b = network->forward(other, in.t, in.text, in.mask);
+    EXPECT_TRUE(at::allclose(a.slice(2, 0, 4), b.slice(2, 0, 4), 1e-6, 1e-6));
+    EXPECT_FALSE(at::allclose(a.slice(2, 4), b.slice(2, 4), 1e-2, 1e-2));
+  }
+}
+
+TEST(VideoModule, ComesRoundWithThePeriodOfItsTime) {
+  NetworkConfig config = small();
+  config.time_period = 12;
+  VDiPoM network(config);
+  randomise(network);
+  const torch::NoGradGuard no_gradients;
+  const Inputs in;
+  const auto from = [&](std::int64_t block) {
+    return network->forward(in.x, in.t, in.text, in.mask, at::full({2}, block, at::kLong));
+  };
+  EXPECT_TRUE(at::equal(from(5), from(5 + 12)));
+  EXPECT_TRUE(at::equal(from(5), from(5 + 12 * 1'000'000'000'000)));
+  EXPECT_TRUE(at::equal(from(0), network->forward(in.x, in.t, in.text, in.mask)));
+  EXPECT_FALSE(at::allclose(from(5), from(6), 1e-3, 1e-3));
+}
+
+TEST(VideoModule, RefusesWhatDoesNotFit) {
+  VDiPoM network(small());
+  const Inputs in;
+  const auto refusal = [&](const at::Tensor& x, const at::Tensor& text, const at::Tensor& mask,
+                           const at::Tensor& first = {}) {
+    return message_of([&] { network->forward(x, in.t, text, mask, first); });
+  };
+  expect_parts(refusal(in.x.slice(2, 0, 5), in.text, in.mask), {"whole blocks of 2", "5"});
+  expect_parts(refusal(in.x.slice(3, 0, 3), in.text, in.mask), {"patch (2)", "3 x 6"});
+  expect_parts(refusal(in.x, in.text.slice(2, 0, 6), in.mask), {"text", "(2, L, 7)", "[2, 4, 6]"});
+  expect_parts(refusal(in.x, in.text, in.mask.to(at::kLong)), {"mask", "bool"});
+  expect_parts(refusal(in.x, in.text, in.mask, at::zeros({3}, at::kLong)), {"first_block", "(2)"});
+  expect_parts(message_of([] { VDiPoM(variant("DiPoM-S/2")); }), {"kind", "vdipom", "dipom"});
+}
+
+// Under autocast the stream stays fp32, and the answer near that of fp32.
+TEST(VideoModule, LearnsUnderAutocast) {
+  VDiPoM network(small());
+  randomise(network);
+  const Inputs in;
+  const at::Tensor expected = network->forward(in.x, in.t, in.text, in.mask).detach();
+  network->set_observer([&](std::string_view layer, const at::Tensor& out) {
+    EXPECT_EQ(out.scalar_type(), layer == "out_proj" ? at::kBFloat16 : at::kFloat) << layer;
+  });
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const at::Tensor out = network->forward(in.x, in.t, in.text, in.mask).to(at::kFloat);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  out.square().sum().backward();
+  EXPECT_LT((out - expected).norm().item<double>(), 3e-2 * expected.norm().item<double>());
+  for (const auto& item : network->named_parameters()) {
+    if (item.key() == "no_text") continue;  // every clip has a text here
+    EXPECT_GT(item.value().grad().abs().max().item<double>(), 0) << item.key();
+  }
+}
+
+TEST(VideoDenoising, InBf16IsNearFp32) {
+  for (const bool attention : {false, true}) {
+    const NetworkConfig config = small(attention);
+    VDiPoM network(config);
+    randomise(network);
+    const Inputs in;
+    at::Tensor made[2];
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      VideoDenoiser denoiser(config, network->weights(), dtype);
+      denoiser.plan(2, 4, 6, {{0.5, true}});
+      denoiser.tell(in.text, in.mask);
+      for (std::int64_t b = 0; b < 3; ++b) {
+        made[dtype == at::kBFloat16] = denoiser(in.x.narrow(2, 2 * b, 2), 0);
+        denoiser.advance();
+      }
+    }
+    EXPECT_EQ(made[1].scalar_type(), at::kFloat);
+    EXPECT_LT((made[0] - made[1]).norm().item<double>(), 3e-2 * made[0].norm().item<double>());
+  }
+}
+
+TEST(VideoDenoising, AdvancesOnlyWhenTheBlockIsDone) {
+  const NetworkConfig config = small();
+  VDiPoM network(config);
+  randomise(network);
+  const Inputs in;
+  VideoDenoiser denoiser(config, network->weights());
+  denoiser.plan(2, 4, 6, {{0.9, false}, {0.4, true}});
+  denoiser.tell(in.text, in.mask);
+  const at::Tensor x = in.x.narrow(2, 0, 2);
+  EXPECT_EQ(denoiser(x, 0).size(0), 2);
+  expect_parts(message_of([&] { denoiser.advance(); }), {"all 2 evaluations", "1"});
+  EXPECT_EQ(denoiser(x, 1).size(0), 4);
+  denoiser.advance();
+  EXPECT_EQ(denoiser.block(), 1);
+  expect_parts(message_of([&] { denoiser(x, 2); }), {"evaluation", "0 to 1", "2"});
+  expect_parts(message_of([&] { denoiser(in.x, 0); }), {"x", "planned"});
+}
+
+// More evaluations than the table of modulations holds.
+TEST(VideoDenoising, ManyEvaluationsGoThroughABoundedTable) {
+  const NetworkConfig config = small();
+  VDiPoM network(config);
+  randomise(network);
+  const Inputs in;
+  std::vector<Evaluation> many;
+  for (int i = 0; i < 150; ++i) many.push_back({1 - i / 150.0, false});
+  VideoDenoiser all(config, network->weights()), one(config, network->weights());
+  all.plan(2, 4, 6, many);
+  all.tell(in.text, in.mask);
+  const at::Tensor x = in.x.narrow(2, 0, 2);
+  for (const std::size_t i : {0U, 149U, 70U, 63U, 64U}) {
+    one.plan(2, 4, 6, {many[i]});
+    one.tell(in.text, in.mask);
+    EXPECT_TRUE(at::equal(all(x, static_cast<std::int64_t>(i)), one(x, 0))) << i;
+  }
+}
+
+TEST(ClipPatches, TimesTheWeightsAreTheConvolution) {
+  NetworkConfig config = small();
+  for (const std::int64_t pt : {1, 2, 3}) {
+    config.patch_time = pt;
+    const at::Tensor x = at::randn({2, 3, 2 * pt, 4, 6}, at::kDouble),
+                     w = at::randn({7, 3, pt, 2, 2}, at::kDouble);
+    const at::Tensor expected = at::conv3d(x, w, {}, {pt, 2, 2}).flatten(2).transpose(1, 2);
+    EXPECT_TRUE(at::allclose(at::linear(clip_patchify(x, config), w.flatten(1)), expected, 1e-12, 1e-12));
+  }
+}
+
+TEST(KeyValues, KeepTheLastBlocksWhateverTheRoom) {
+  for (const std::int64_t window : {0, 1, 3}) {
+    nn::KeyValueCache cache(window);
+    std::vector<at::Tensor> all;
+    for (int b = 0; b < 9; ++b) {
+      const nn::KeyValueCache before = cache;
+      const at::Tensor seen = b > 0 ? before.keys().clone() : at::empty({0});
+      all.push_back(at::randn({2, 4, 6}));
+      cache.append(all.back(), -all.back());
+      EXPECT_TRUE(b == 0 || at::equal(before.keys(), seen));  // one who holds the past still has it
+      const std::size_t from = window && b >= window ? static_cast<std::size_t>(b - window + 1) : 0;
+      const at::Tensor expected = at::cat(std::vector<at::Tensor>(all.begin() + from, all.end()), 1);
+      EXPECT_TRUE(at::equal(cache.keys(), expected));
+      EXPECT_TRUE(at::equal(cache.values(), -expected));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pom::models
