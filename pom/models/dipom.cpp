@@ -36,8 +36,8 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   check(y.dim() == 1 && y.size(0) == x.size(0) && y.scalar_type() == at::kLong,
         "DiPoM: y: expected int64 of shape (", x.size(0), "), got ", y.scalar_type(), " of shape ",
         y.sizes());
-  const at::Tensor time = nn::time_features(t, config_.dim).to(x.scalar_type());
-  const at::Tensor c = classes_emb->forward(y) + time_emb->forward(time);  // (B, d)
+  const at::Tensor time = nn::in_eights(nn::time_features(t, config_.dim).to(x.scalar_type()));
+  const at::Tensor c = nn::in_eights(classes_emb->forward(y)) + time_emb->forward(time);  // (B or more, d)
   const at::Tensor tokens = embed(x);
   observe("in_conv", tokens);
   ops::Stream stream{.x = tokens};
@@ -51,7 +51,7 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
     stream = {.x = ops::taken(stream)};
     observe("layers." + std::to_string(i), stream.x);
   }
-  const std::vector<at::Tensor> m = out_mod->forward(c).chunk(2, -1);
+  const std::vector<at::Tensor> m = out_mod->forward(c).narrow(0, 0, x.size(0)).chunk(2, -1);
   const at::Tensor normal = ops::normed(stream, {m[0], m[1], nn::kNormEps}).second;
   const at::Tensor pixels = out_proj->forward(normal);  // (B, N, p * p * C)
   observe("out_proj", pixels);

@@ -1,5 +1,6 @@
 #include "pom/nn/modulated_block.h"
 
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/silu.h>
 #include <torch/nn/modules/activation.h>
 
@@ -13,10 +14,11 @@ torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
 }
 
 // The `count` parts of (B, count d), each dense and in the dtype the norms and gates of `stream` take: one
-// copy for all of them.
+// copy for all of them. Rows beyond the stream's are left.
 std::vector<at::Tensor> rows_of(const at::Tensor& values, std::int64_t count, const at::Tensor& stream) {
   const at::ScalarType dtype = stream.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return values.unflatten(-1, {count, -1})
+  return values.narrow(0, 0, stream.size(0))
+      .unflatten(-1, {count, -1})
       .transpose(0, 1)
       .to(values.options().dtype(dtype), /*non_blocking=*/false, /*copy=*/false, at::MemoryFormat::Contiguous)
       .contiguous()
@@ -24,6 +26,11 @@ std::vector<at::Tensor> rows_of(const at::Tensor& values, std::int64_t count, co
 }
 
 }  // namespace
+
+at::Tensor in_eights(const at::Tensor& rows) {
+  const std::int64_t rest = rows.size(0) % 8;
+  return rows.is_cuda() && rest != 0 ? at::constant_pad_nd(rows, {0, 0, 0, 8 - rest}) : rows;
+}
 
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out) {
   return torch::nn::Sequential(torch::nn::SiLU(), torch::nn::Linear(in, out));

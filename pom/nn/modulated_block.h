@@ -24,7 +24,8 @@ class ModulatedBlockImpl : public torch::nn::Module {
  public:
   explicit ModulatedBlockImpl(const BlockOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& c);  // (B, N, d), (B, d) -> (B, N, d)
+  // (B, N, d), (B, d) -> (B, N, d). Rows of c beyond B, as in_eights() gives, are nothing.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& c);
   // The same between blocks: what the one before is yet to add comes in, what this one is to add goes out.
   ops::Stream forward(const ops::Stream& stream, const at::Tensor& c);
 
@@ -39,6 +40,10 @@ class ModulatedBlockImpl : public torch::nn::Module {
   double gate_base_;  // gates are 1 + g around the mixer, g around attention
 };
 TORCH_MODULE(ModulatedBlock);
+
+// Conditions (B, d) with rows of zeros up to a multiple of eight where they are on a GPU: the gradient of a
+// weight is a product over the batch, which tensor cores take in eights and other kernels slowly.
+at::Tensor in_eights(const at::Tensor& rows);
 
 // SiLU, then Linear, so that the matrix is called ".1".
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out);
