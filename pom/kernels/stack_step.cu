@@ -178,14 +178,24 @@ __device__ __forceinline__ Rest& rest_of(const Plan& p) {
 
 // What both sides walk through in the same order: slots, and the slices of phases.
 struct Walk {
+  int at;  // the slice of this block
   int slot = 0;
   uint32_t parity = 0;
-  int at;  // the slice of this block
 
   __device__ void next_slot(const Plan& p) {
     if (++slot == p.slots) slot = 0, parity ^= 1;
   }
   __device__ uint64_t* full(const Plan& p) const { return rest_of(p).full + slot; }
+#ifdef POM_STEP_TRACE
+  long long waited = 0;
+  __device__ void wait_full(const Plan& p) {
+    const long long from = clock64();
+    hopper::barrier_wait(full(p), parity);
+    waited += clock64() - from;
+  }
+#else
+  __device__ void wait_full(const Plan& p) const { hopper::barrier_wait(full(p), parity); }
+#endif
   __device__ uint64_t* empty(const Plan& p) const { return rest_of(p).empty + slot; }
   __device__ uint8_t* memory(const Plan& p) const { return shared_memory() + slot * p.slot_bytes; }
   __device__ void next_phase(const Plan& p) {
@@ -193,6 +203,14 @@ struct Walk {
     if (at >= static_cast<int>(gridDim.x)) at -= static_cast<int>(gridDim.x);
   }
 };
+
+#ifdef POM_STEP_TRACE
+__device__ __forceinline__ void note_waits(int layer, int which, Walk& walk) {
+  note(layer, which, kWeightsWaited, max(walk.waited, 1ll)), walk.waited = 0;
+}
+#else
+__device__ __forceinline__ void note_waits(int, int, Walk&) {}
+#endif
 
 struct Slice {
   int first, units, lines, group;
@@ -501,43 +519,91 @@ struct Sums {
   }
 };
 
+// What a thread has of a slot's lines: of line `octet` and of the one 8 further.
+struct Fragment {
+  uint4 low[kSteps], high[kSteps];
+  // Waits for the slot and gives it back.
+  __device__ __forceinline__ void load(const Plan& p, const Inputs& in, int c, int lines, const Self& self,
+                                       Walk& walk) {
+    walk.wait_full(p);
+    const uint8_t* const from = walk.memory(p) + self.octet * p.pitch;
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      const bool inside = in.inside(c, j);
+      low[j] = high[j] = make_uint4(0, 0, 0, 0);
+      if (inside && self.octet < lines) low[j] = *reinterpret_cast<const uint4*>(from + 2 * in.mine[j]);
+      if (inside && self.octet + 8 < lines)
+        high[j] = *reinterpret_cast<const uint4*>(from + 8 * p.pitch + 2 * in.mine[j]);
+    }
+    __syncwarp();
+    if (self.lane == 0) give_back(walk.empty(p));
+    walk.next_slot(p);
+  }
+  template <class In, int Chains>
+  __device__ __forceinline__ void multiply_by(const uint4 (&x)[kSteps], float (&sums)[Chains][4]) const {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j)
+      multiply<In>(sums[j % Chains], low[j].x, high[j].x, low[j].y, high[j].y, x[j].x, x[j].y);
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j)
+      multiply<In>(sums[j % Chains], low[j].z, high[j].z, low[j].w, high[j].w, x[j].z, x[j].w);
+  }
+};
+
+template <int Chains>
+__device__ __forceinline__ void put_lines(const Sums& to, const Self& self, int first, int lines,
+                                          const float (&sums)[Chains][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int line = 8 * half + self.octet, i = 2 * half;
+    float left = sums[0][i], right = sums[0][i + 1];
+#pragma unroll
+    for (int j = 1; j < Chains; ++j) left += sums[j][i], right += sums[j][i + 1];
+    if (line < lines) to.put(self, first + line, left, right);
+  }
+}
+
+// A line in one chunk: two slots at a time, so that one is read while the other is multiplied.
+template <class In>
+__device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, int, const Slice& slice,
+                                               const Self& self, const uint4 (&x)[1][kSteps], Walk& walk,
+                                               const Sums& to) {
+#pragma unroll 1
+  for (int first = 0; first < slice.lines; first += 2 * slice.group) {
+    const int second = first + slice.group, lines = min(slice.group, slice.lines - first);
+    const int more = min(slice.group, slice.lines - second);
+    float sums[kSteps][4] = {}, others[kSteps][4] = {};
+    Fragment one, other;
+    one.load(p, in, 0, lines, self, walk);
+    if (more > 0) other.load(p, in, 0, more, self, walk);
+    one.multiply_by<In>(x[0], sums);
+    if (more > 0) other.multiply_by<In>(x[0], others);
+    put_lines(to, self, first, lines, sums);
+    if (more > 0) put_lines(to, self, second, more, others);
+  }
+}
+
+// In more chunks: one is read while the one before is multiplied, where registers are enough.
 template <class In, int Chunks>
 __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, int chunks,
                                                const Slice& slice, const Self& self,
                                                const uint4 (&x)[Chunks][kSteps], Walk& walk, const Sums& to) {
-  constexpr int kChains = Chunks <= 4 ? kSteps : 1;  // products that need not wait for each other
+  constexpr bool kAhead = Chunks <= 4;
+  constexpr int kChains = kAhead ? kSteps : 1;  // products that need not wait for each other
 #pragma unroll 1
   for (int first = 0; first < slice.lines; first += slice.group) {
     const int lines = min(slice.group, slice.lines - first);
     float sums[kChains][4] = {};
+    Fragment fragments[1 + kAhead];
+    if (kAhead) fragments[0].load(p, in, 0, lines, self, walk);
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
       if (c >= chunks) break;
-      hopper::barrier_wait(walk.full(p), walk.parity);
-      const uint8_t* const from = walk.memory(p) + self.octet * p.pitch;
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        uint4 low = make_uint4(0, 0, 0, 0), high = low;
-        const bool inside = in.inside(c, j);
-        if (inside && self.octet < lines) low = *reinterpret_cast<const uint4*>(from + 2 * in.mine[j]);
-        if (inside && self.octet + 8 < lines)
-          high = *reinterpret_cast<const uint4*>(from + 8 * p.pitch + 2 * in.mine[j]);
-        const uint4& row = x[c][j];
-        multiply<In>(sums[j % kChains], low.x, high.x, low.y, high.y, row.x, row.y);
-        multiply<In>(sums[j % kChains], low.z, high.z, low.w, high.w, row.z, row.w);
-      }
-      __syncwarp();
-      if (self.lane == 0) give_back(walk.empty(p));
-      walk.next_slot(p);
+      const int next = c + kAhead;
+      if (next < chunks && next < Chunks) fragments[next % (1 + kAhead)].load(p, in, next, lines, self, walk);
+      fragments[c % (1 + kAhead)].template multiply_by<In>(x[c], sums);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int line = 8 * half + self.octet, i = 2 * half;
-      float left = sums[0][i], right = sums[0][i + 1];
-#pragma unroll
-      for (int j = 1; j < kChains; ++j) left += sums[j][i], right += sums[j][i + 1];
-      if (line < lines) to.put(self, first + line, left, right);
-    }
+    put_lines(to, self, first, lines, sums);
   }
 }
 
@@ -611,9 +677,13 @@ __device__ __forceinline__ void mix(const Plan& p, int layer, Walk& walk) {
     uint4 x[Chunks][kSteps];
     read_normed<In>(p, in, layer, 0, self, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 0, walk);
   }
+  note(layer, 0, kMultiplied);
   workers_meet();
+  note(layer, 0, kMet);
   finish_factor<In>(p, layer, own, sums, early);
+  note(layer, 0, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i - self.lane < slice.units * p.rows * kMostStackOrder;
        i += kWorkers) {
@@ -638,13 +708,17 @@ __device__ __forceinline__ void widen(const Plan& p, int layer, Walk& walk) {
     uint4 x[Chunks][kSteps];
     read_normed<In>(p, in, layer, 1, self, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 2, walk);
   }
+  note(layer, 2, kMultiplied);
   workers_meet();
+  note(layer, 2, kMet);
   const auto finish = [&](const Place& place, float b) {
     write_copies(p.inner + inner_at(p, layer, 1) + place.row * p.hidden + place.column, p.copies, p.inner_copy,
                  bits_of<In>(gelu<In>(sums.of(place.unit, place.row) + b)));
   };
   if (own.inside) finish(own, early);
+  note(layer, 2, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i < slice.units * p.rows; i += kWorkers) {
     const Place place(p, slice, i);
@@ -695,9 +769,13 @@ __device__ __forceinline__ void narrow(const Plan& p, int layer, int half, Walk&
     uint4 x[Chunks][kSteps];
     read_rows(p, in, layer, half, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 1 + 2 * half, walk);
   }
+  note(layer, 1 + 2 * half, kMultiplied);
   workers_meet();
+  note(layer, 1 + 2 * half, kMet);
   if (own.inside) finish_residual(p, layer, half, own, sums, early);
+  note(layer, 1 + 2 * half, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i < slice.units * p.rows; i += kWorkers) {
     const Place place(p, slice, i);
@@ -743,7 +821,7 @@ __global__ void __launch_bounds__(kThreads, 1) stack_step_kernel(const __grid_co
     rest.counts[threadIdx.x] = count, rest.inverses[threadIdx.x] = count > 0 ? 1 / count : 0;
   }
   __syncthreads();
-  const Walk walk{0, 0, static_cast<int>(blockIdx.x)};
+  const Walk walk{static_cast<int>(blockIdx.x)};
   const int warp = threadIdx.x / 32;
   if (warp >= kWarps) {
     hopper::give_registers<kCopierRegisters>();
@@ -911,6 +989,17 @@ cudaError_t start_variant(const Plan& plan, const Device& device, cudaStream_t s
 }
 
 }  // namespace
+
+#ifdef POM_STEP_TRACE
+// For bench/step_cuda.cu: which layer is looked at, and cycles of four blocks' phases in it.
+cudaError_t stack_step_trace_layer(int layer) {
+  return cudaMemcpyToSymbol(trace_layer, &layer, sizeof(layer));
+}
+cudaError_t stack_step_trace(long long (*to)[kPhases][7]) {
+  static_assert(kEvents == 7);
+  return cudaMemcpyFromSymbol(to, trace_times, sizeof(trace_times));
+}
+#endif
 
 bool stack_step_supported(const StackStep& s) {
   if (device_capability() != 90 || (s.dtype != Dtype::bf16 && s.dtype != Dtype::fp16)) return false;

@@ -1,17 +1,36 @@
 #include "pom/ops/mixer.h"
 
+#include <cstdlib>
+#include <string_view>
+
+#include "pom/base/error.h"
 #include "pom/ops/dispatch.h"
 
 namespace pom::ops {
 namespace {
-thread_local Path current_path = Path::automatic;
+
+// What threads begin with: POM_PATH, or the library's choice.
+Path first_path() {
+  const char* value = std::getenv("POM_PATH");
+  const std::string_view name = value == nullptr ? "" : value;
+  if (name.empty() || name == "automatic") return Path::automatic;
+  if (name == "fused") return Path::fused;
+  check(name == "composed", "POM_PATH: expected automatic, fused or composed, got ", name);
+  return Path::composed;
 }
 
+Path& current_path() {
+  thread_local Path current = first_path();
+  return current;
+}
+
+}  // namespace
+
 Path path() {
-  return current_path;
+  return current_path();
 }
 Path set_path(Path path) {
-  return std::exchange(current_path, path);
+  return std::exchange(current_path(), path);
 }
 
 at::Tensor polynomial_mixer(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, const Mask& mask,

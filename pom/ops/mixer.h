@@ -49,7 +49,8 @@ std::pair<at::Tensor, at::Tensor> mixer_scan(const at::Tensor& x, const LayerWei
 constexpr std::int64_t kMaxFusedOrder = 16;
 
 // Which implementation runs. `automatic` is fused wherever a fused kernel exists; `fused` is an error
-// elsewhere; `composed` is plain ATen, the oracle and the last resort. Per thread.
+// elsewhere; `composed` is plain ATen, the oracle and the last resort. Per thread; threads begin with what
+// POM_PATH in the environment says.
 enum class Path { automatic = 0, fused = 1, composed = 2 };
 Path path();
 Path set_path(Path path);  // returns the one before
