@@ -174,13 +174,6 @@ struct Writer {
     f.normal = scale ? at(l.normal) : nullptr, f.row_scale = floats(l.row_scale);
   }
 
-  void link() {
-    const int all = kChainPhases * c.count;
-    for (int i = 0; i < all; ++i)
-      for (int next = i + 1; next < all && phases[i].next == 0; ++next)
-        if (phases[next].column_tiles > 0) phases[i].next = next - i;
-  }
-
   void mixer(int block) {
     const ChainBlock& b = c.blocks[block];
     float *const partial = floats(l.partial[block % 2]), *const H = floats(l.H[block % 2]);
@@ -231,6 +224,7 @@ int64_t phases_size(const Chain& c) {
 }  // namespace
 
 bool chain_supported(const Chain& c) {
+  if (c.dtype != Dtype::bf16 && c.dtype != Dtype::e4m3) return false;  // y would leave the range of fp16
   if (c.count < 1 || c.rows() < 1 || c.tokens % kTileRows != 0 || c.width > kChainWidest || c.width % 8 != 0)
     return false;
   if (c.order < 2 || c.order > 4 || c.features % (8 * c.order) != 0 || c.rows() >= (1 << 22)) return false;
@@ -255,11 +249,12 @@ int64_t chain_orders_size(const Chain& c) {
 cudaError_t chain_write_orders(const Chain& c, void* orders) {
   if (!chain_supported(c) || !c.workspace || !c.blocks || !c.x) return cudaErrorInvalidValue;
   const Plan p = plan_of(c);
+  for (const int64_t inputs : {c.features, c.hidden})
+    if ((inputs + p.step - 1) / p.step % p.splits != 0) return cudaErrorInvalidValue;
   std::vector<ChainPhase> phases(static_cast<size_t>(kChainPhases) * c.count);
   Writer writer{c, p, layout_of(c, p), phases.data()};
   for (int block = 0; block < c.count; ++block) writer.mixer(block), writer.feed_forward(block);
   if (writer.worst != cudaSuccess) return writer.worst;
-  writer.link();
   const std::vector<ChainUnit> table = table_of(c, p);
   std::memcpy(orders, phases.data(), static_cast<size_t>(phases_size(c)));
   std::memcpy(static_cast<char*>(orders) + phases_size(c), table.data(), sizeof(ChainUnit) * table.size());
@@ -288,7 +283,6 @@ cudaError_t chain_run(const Chain& c, const void* orders, cudaStream_t stream) {
   s.phases = static_cast<const ChainPhase*>(orders);
   s.table = reinterpret_cast<const ChainUnit*>(static_cast<const char*>(orders) + phases_size(c));
   if (c.dtype == Dtype::bf16) return launch_chain_bf16(s, c.order, stream);
-  if (c.dtype == Dtype::fp16) return launch_chain_fp16(s, c.order, stream);
   return launch_chain_e4m3(s, c.order, stream);
 }
 

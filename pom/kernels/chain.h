@@ -1,8 +1,8 @@
 // All blocks of a network while sampling, in one kernel that stays on the processors from the first product
 // to the last: a tile of a product begins as soon as the rows it reads are there, so that what follows a
 // product, the norms between and the ends of products run beside the next one. Compute capability 9.0;
-// B sequences of N tokens, a multiple of 128, rows = B N, width d up to 1152, order 2 to 4. Sums have a fixed
-// order: the same bits on every run.
+// B sequences of N tokens, a multiple of 128, rows = B N, width d up to 1152, order 2 to 4; bf16 and e4m3.
+// Sums have a fixed order: the same bits on every run.
 #pragma once
 
 #include "pom/kernels/product.h"

@@ -55,7 +55,6 @@ struct ChainPhase {
   const float *gate, *scale, *shift;
   void* normal;  // null: only x is written
   float* row_scale;
-  int next;  // how many phases on the next product is; 0: none
 };
 
 struct ChainShape {
@@ -156,8 +155,7 @@ struct Copier {
       const int steps = walk.steps();
       if (steps == 0) continue;
       const ChainPhase& p = walk.phase();
-      if (&p != last && p.next > 0)
-        hopper::prefetch_map(&(&p)[p.next].a), hopper::prefetch_map(&(&p)[p.next].w);
+      if (&p != last) hopper::map_changed(&p.a), hopper::map_changed(&p.w);
       last = &p;
       const Part part = Part::of<TN>(p, walk.index());
       const int row = part.band * kBandRows + rank * kTileRows, from = part.split * steps;
@@ -251,6 +249,8 @@ struct Servant {
       place = part.band;
       now.row = part.band * kBandRows + rank * kTileRows, now.column = part.column, now.split = part.split;
       columns(p, now.column, now.split);
+      if (kScaled<In> && p.ready_count > 0)  // the tail reads the rows' scales
+        await_all(p.ready, part.band, part.band, p.ready_count);
       if (p.kind == ChainKind::gate && now.row < c.rows) means(p, now.row, now.column);
     } else if (p.kind == ChainKind::norm) {
       now.row = (index * kAbove + rank) * c.norm_rows, place = now.row / kBandRows;
@@ -502,27 +502,22 @@ struct Worker {
     const ChainKind kind = p.kind;
     affine(acc, p, at);
     pass_ends(acc);
-    float inverse = 1;  // of the scale of what is stored in e4m3
-    if constexpr (kScaled<In>) {
-      if (kind == ChainKind::gelu) inverse = 1.0f / *p.out_scale;
-      if (kind == ChainKind::gate) inverse = 1.0f / p.out_scale[at.row / c.tokens];
-    }
     if (kind == ChainKind::sums || kind == ChainKind::gelu)
-      each_pair(acc, [&](float2 v, int, int, int) {
-        if constexpr (kScaled<In>)
-          return make_float2(tanh_gelu(v.x, 0.5f * inverse), tanh_gelu(v.y, 0.5f * inverse));
-        return make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y));
-      });
+      each_pair(acc,
+                [&](float2 v, int, int, int) { return make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y)); });
     pass_ends(acc);
     if (kind == ChainKind::gate)
       each_pair(acc, [&](float2 v, int j, int, int) {
         const float2 h = prepared<Traits>(at, 2, j);
-        return make_float2(tail_gate<In>(v.x, h.x * inverse), tail_gate<In>(v.y, h.y * inverse));
+        return make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
       });
     pass_ends(acc);
     if constexpr (kScaled<In>)
-      if (kind == ChainKind::gate || kind == ChainKind::gelu)
+      if (kind == ChainKind::gate || kind == ChainKind::gelu) {
+        const float inverse = 1.0f / p.out_scale[kind == ChainKind::gate ? at.row / c.tokens : 0];
+        each_pair(acc, [&](float2 v, int, int, int) { return make_float2(v.x * inverse, v.y * inverse); });
         return store(acc, s, at, static_cast<In*>(p.out));
+      }
     if (kind == ChainKind::sums)
       sums(acc, s, p, at);
     else

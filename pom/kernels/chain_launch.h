@@ -7,7 +7,6 @@ namespace pom::kernels {
 
 struct ChainShape;
 cudaError_t launch_chain_bf16(const ChainShape& shape, int order, cudaStream_t stream);
-cudaError_t launch_chain_fp16(const ChainShape& shape, int order, cudaStream_t stream);
 cudaError_t launch_chain_e4m3(const ChainShape& shape, int order, cudaStream_t stream);
 
 }  // namespace pom::kernels

@@ -189,7 +189,7 @@ cudaError_t launch_rows(const RowSizes& s, GatedNorm<X, Y> a, bool backward, cud
   const bool fours = fits(a.x) && fits(a.dsum) && fits(a.y) && fits(a.dout) && fits(a.sum) && fits(a.dx) &&
                      fits(a.out) && fits(a.dy);
   return with_vectors(s, fours, [&]<int V, int Vectors>() {
-    a.rows = rows_of(s, V * Vectors);
+    a.rows = rows_of(s, V * Vectors, backward);
     if (s.batch * a.rows.parts > INT32_MAX) return cudaErrorInvalidValue;
     const unsigned blocks = static_cast<unsigned>(s.batch * a.rows.parts), threads = a.rows.threads();
     if (backward)

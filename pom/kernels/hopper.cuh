@@ -86,6 +86,11 @@ __device__ __forceinline__ void give_registers() {
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }
+// Of a map in global memory: the copy engine may know another one by the same address.
+__device__ __forceinline__ void map_changed(const CUtensorMap* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(reinterpret_cast<uint64_t>(map))
+               : "memory");
+}
 __device__ __forceinline__ void load_box(const CUtensorMap* map, uint64_t* barrier, void* to, int column,
                                          int row) {
   asm volatile(

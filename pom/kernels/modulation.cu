@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
 
 template <int V, int Vectors, class X, class Out>
 cudaError_t launch_norm(const RowSizes& s, Norm<X, Out> a, bool backward, cudaStream_t stream) {
-  a.rows = rows_of(s, V * Vectors);
+  a.rows = rows_of(s, V * Vectors, backward);
   const int parts = a.rows.parts, threads = a.rows.threads();
   if (s.batch * parts > INT32_MAX) return cudaErrorInvalidValue;
   const unsigned blocks = static_cast<unsigned>(s.batch * parts);
@@ -208,7 +208,8 @@ cudaError_t launch_add(const RowSizes& s, const Add<X, Y>& a, bool backward, cud
 }  // namespace
 
 int norm_parts(const RowSizes& s) {
-  return parts_of(s.batch, s.tokens, 1);
+  constexpr int64_t kBlocks = 1056;  // each leaves a row of every sum
+  return row_parts(s, kBlocks);
 }
 int gate_parts(const RowSizes& s) {
   return parts_of(s.batch, s.tokens, s.width);

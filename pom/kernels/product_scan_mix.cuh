@@ -257,11 +257,9 @@ struct MixTail {
           const float end = __shfl_sync(0xffffffffu, all, end_lane);
           sum(acc, 3, j, e) = within ? end : 0.0f;
         } else {
-          float running = all - own;
-          if constexpr (!One) {  // own may be of what lies beyond the rows
-            running = __shfl_up_sync(0xffffffffu, all, 4);
-            if (at.octet() == 0) running = 0;
-          }
+          // Not all - own: what comes later must not touch a row, not even by rounding.
+          float running = __shfl_up_sync(0xffffffffu, all, 4);
+          if (at.octet() == 0) running = 0;
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             running = (anew[i] ? 0.0f : running) + sum(acc, i, j, e);

@@ -13,9 +13,21 @@ struct Rows {
   int threads() const { return team == 32 ? kThreads : team; }  // of a block
 };
 
+// A block walks its rows team by team, so that many blocks of few rows are what keeps a GPU busy. Where
+// there are no sums over rows, parts cost nothing.
+inline int row_parts(const RowSizes& s, int64_t enough) {
+  if (s.batch < 1 || s.tokens < 1) return 1;
+  const int64_t shortest = s.width <= 384 ? 32 : 4;  // a warp or a block for a row
+  const int64_t wanted = enough > s.batch ? enough / s.batch : 1, even = (s.tokens + wanted - 1) / wanted;
+  const int64_t each = even > shortest ? even : shortest;
+  return static_cast<int>((s.tokens + each - 1) / each);
+}
+
 // For `held` values of a row in a thread.
-inline Rows rows_of(const RowSizes& s, int held) {
-  const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32, parts = norm_parts(s);
+inline Rows rows_of(const RowSizes& s, int held, bool sums) {
+  constexpr int64_t kBlocks = 4096;
+  const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
+  const int parts = sums ? norm_parts(s) : row_parts(s, kBlocks);
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
 }
 // Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave

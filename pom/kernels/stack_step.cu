@@ -7,19 +7,17 @@
 // 8 q .. 8 q + 7: another order than the tensor cores', but the same for weights and rows. The warps' sums
 // meet in shared memory.
 //
-// Values go from block to block in words that carry the number of their layer beside the value, written and
-// read whole: who needs a value reads its word until the number is right. There is no other barrier between
-// blocks, no fence and no atomic.
+// Values go from block to block as they are, written and read whole. Every layer has its own place for them,
+// where before the step all bits are set, which is no value: who needs one reads it until it is another. So
+// there is no other barrier between blocks, no fence and no atomic, nothing is written twice, and a phase
+// begins one way through the cache after the one before ended. That way is most of its time; hence all of a
+// row is asked for at once, in whole sectors, and few rows stand there in copies for different blocks.
 //
 // Why it ends: the blocks are all there (a cooperative launch). The copying warp waits for a slot that the
-// block's own computing warps give back, and these for slots in the same order and for words of the phase
+// block's own computing warps give back, and these for slots in the same order and for values of the phase
 // before; so the first phase not yet finished by all can always go on. A warp gives a slot back once, after
 // it has seen it full: full again means that all twelve had given it back, so no warp is a round ahead. A
-// block without lines in a phase copies nothing, reads no words and owes none, but meets its own barriers.
-//
-// Why no word is overwritten before it was read: what is written anew in a phase was last read by the blocks
-// with lines two phases before or earlier, before they wrote their own words; and whoever writes in a phase
-// has read all words of the phase before, whose writers had read all of the one before that.
+// block without lines in a phase copies nothing, reads no values and owes none, but meets its own barriers.
 #include <algorithm>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -69,6 +67,14 @@ struct Plan {
   StackLayer layer[kLayers];
 };
 
+// Where the time goes.
+enum Event { kPhaseBegins, kWordsSeen, kNormed, kMultiplied, kMet, kStored, kWeightsWaited, kEvents };
+#ifdef POM_STEP_TRACE
+constexpr int kTraceEvery = 33;
+__device__ long long trace_times[4][kPhases][kEvents];
+__device__ int trace_layer;
+#endif
+
 // Of shared memory, behind the ring and the sums: barriers and statistics.
 struct Share {
   float mean, squares;
@@ -85,21 +91,19 @@ struct Rest {
 // Stands where nothing was written yet. Sums and roundings never give it: their only NaN is 0x7fff....
 constexpr uint32_t kUnwritten = 0xffffffffu;
 
-// Where column c of x stands: of 32 columns thread q of four has 8 q .. 8 q + 7, and four threads read 64
-// bytes at once.
-__host__ __device__ constexpr int place_of(int c) {
-  return (c & ~31) | (c >> 2 & 1) << 4 | (c >> 3 & 3) << 2 | (c & 3);
-}
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int kWorkerRegisters = 160, kCopierRegisters = 32;
 
-__device__ __forceinline__ uint4 read_four(const void* p) {
-  uint4 w;
+// Where column c of x stands: of 32 columns thread q of four has 8 q .. 8 q + 7, and four threads read 64
+// bytes at once.
+__device__ constexpr int place_of(int c) {
+  return (c & ~31) | (c >> 2 & 1) << 4 | (c >> 3 & 3) << 2 | (c & 3);
+}
+__device__ __forceinline__ void read_four(const void* p, uint4& w) {
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
                : "l"(p)
                : "memory");
-  return w;
 }
 __device__ __forceinline__ uint32_t read_word(const uint32_t* p) {
   uint32_t w;
@@ -112,10 +116,11 @@ __device__ __forceinline__ void write_word(uint32_t* p, uint32_t w) {
 __device__ __forceinline__ void write_word(uint16_t* p, uint16_t w) {
   asm volatile("st.relaxed.gpu.global.b16 [%0], %1;" ::"l"(p), "h"(w) : "memory");
 }
-template <class Word>
+template <class Word>  // one, two or four
 __device__ __forceinline__ void write_copies(Word* p, int copies, int stride, Word w) {
-#pragma unroll 1
-  for (int i = 0; i < copies; ++i, p += stride) write_word(p, w);
+  write_word(p, w);
+  if (copies > 1) write_word(p + stride, w);
+  if (copies > 2) write_word(p + 2 * stride, w), write_word(p + 3 * stride, w);
 }
 
 template <class In>
@@ -129,13 +134,10 @@ __device__ __forceinline__ uint32_t pair_of(uint32_t low, uint32_t high) {  // o
 
 // ---- where the time goes ----
 
-enum Event { kPhaseBegins, kWordsSeen, kNormed, kMultiplied, kMet, kStored, kWeightsWaited, kEvents };
 #ifdef POM_STEP_TRACE
-constexpr int kTraceEvery = 33;
-__device__ long long trace_times[4][kPhases][kEvents];
-__device__ int trace_layer;
 __device__ __forceinline__ void note(int layer, int which, Event event, long long value = 0) {
-  if (threadIdx.x == 0 && blockIdx.x % kTraceEvery == 0 && blockIdx.x < 4 * kTraceEvery && layer == trace_layer)
+  if (threadIdx.x == 0 && blockIdx.x % kTraceEvery == 0 && blockIdx.x < 4 * kTraceEvery &&
+      layer == trace_layer)
     trace_times[blockIdx.x / kTraceEvery][which][event] = value ? value : clock64();
 }
 #else
@@ -194,10 +196,16 @@ struct Walk {
     waited += clock64() - from;
   }
 #else
-  __device__ void wait_full(const Plan& p) const { hopper::barrier_wait(full(p), parity); }
+  __device__ void wait_full(const Plan& p) const {
+    hopper::barrier_wait(full(p), parity);
+  }
 #endif
-  __device__ uint64_t* empty(const Plan& p) const { return rest_of(p).empty + slot; }
-  __device__ uint8_t* memory(const Plan& p) const { return shared_memory() + slot * p.slot_bytes; }
+  __device__ uint64_t* empty(const Plan& p) const {
+    return rest_of(p).empty + slot;
+  }
+  __device__ uint8_t* memory(const Plan& p) const {
+    return shared_memory() + slot * p.slot_bytes;
+  }
   __device__ void next_phase(const Plan& p) {
     at += p.turn;
     if (at >= static_cast<int>(gridDim.x)) at -= static_cast<int>(gridDim.x);
@@ -279,17 +287,12 @@ struct Self {
   __device__ explicit Self(int t) : thread(t), warp(t / 32), lane(t % 32), quad(t % 4), octet(t % 32 / 4) {}
 };
 
-// Which inputs a thread has: eight from at(c, j) on, of chunk c and step j. Where there are none, it reads
-// others' and no use is made of them; where there is no row (any is false), none.
+// Which inputs a thread has: eight from at(c, j) on, of chunk c and step j. Where there are none, and where
+// there is no row, it reads others' and no use is made of them: so all threads go the same way.
 struct Inputs {
   int count, chunk, mine[kSteps], row, back;
-  bool any;
   __device__ Inputs(const Plan& p, const Phase& phase, const Self& self)
-      : count(phase.inputs),
-        chunk(phase.chunk),
-        row(min(self.octet, p.rows - 1)),
-        back(4 * self.quad),
-        any(self.octet < p.rows) {
+      : count(phase.inputs), chunk(phase.chunk), row(min(self.octet, p.rows - 1)), back(4 * self.quad) {
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) mine[j] = kInputs * (self.warp + kWarps * j) + 8 * self.quad;
   }
@@ -312,45 +315,58 @@ __device__ __forceinline__ void four_of(const float* p, float* v) {
   v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
 }
 
+// Addresses are computed again in each round of a loop, rather than kept in registers.
+template <class Pointer>
+__device__ __forceinline__ void fresh(Pointer& p) {
+  asm volatile("" : "+l"(p));
+}
+
 // All of a row is read at once and again until all of it is there: when the last value comes, the others need
 // no second way to the cache. What is unwritten is the highest of all words and halves.
 template <int Chunks>
 __device__ __forceinline__ void read_stream(const uint32_t* row, const Inputs& in,
-                                            float (&v)[Chunks][kSteps][8]) {
+                                            uint4 (&v)[Chunks][kSteps][2]) {
   uint32_t highest;
   do {
-    uint4 w[Chunks][kSteps][2];
+    fresh(row);
 #pragma unroll
     for (int n = 0; n < 2 * Chunks * kSteps; ++n) {
       const int c = n / 2 / kSteps, j = n / 2 % kSteps;
-      w[c][j][n % 2] = read_four(row + in.place(c, j) + 16 * (n % 2));
+      read_four(row + in.place(c, j) + 16 * (n % 2), v[c][j][n % 2]);
     }
     highest = 0;
 #pragma unroll
     for (int n = 0; n < 2 * Chunks * kSteps; ++n) {
-      const uint4 four = w[n / 2 / kSteps][n / 2 % kSteps][n % 2];
-      float* const to = v[n / 2 / kSteps][n / 2 % kSteps] + 4 * (n % 2);
-      highest = max(highest, max(max(four.x, four.y), max(four.z, four.w)));
-      to[0] = __uint_as_float(four.x), to[1] = __uint_as_float(four.y);
-      to[2] = __uint_as_float(four.z), to[3] = __uint_as_float(four.w);
+      const uint4& w = v[n / 2 / kSteps][n / 2 % kSteps][n % 2];
+      highest = max(highest, max(max(w.x, w.y), max(w.z, w.w)));
     }
   } while (highest == kUnwritten);
 }
 
 template <int Chunks>
-__device__ __forceinline__ void read_inner(const uint16_t* row, const Inputs& in, uint4 (&x)[Chunks][kSteps]) {
+__device__ __forceinline__ void read_inner(const uint16_t* row, const Inputs& in,
+                                           uint4 (&x)[Chunks][kSteps]) {
   uint32_t highest;
   do {
+    fresh(row);
 #pragma unroll
     for (int n = 0; n < Chunks * kSteps; ++n)
-      x[n / kSteps][n % kSteps] = read_four(row + in.at(n / kSteps, n % kSteps));
+      read_four(row + in.at(n / kSteps, n % kSteps), x[n / kSteps][n % kSteps]);
     highest = 0;
 #pragma unroll
     for (int n = 0; n < Chunks * kSteps; ++n) {
-      const uint4 w = x[n / kSteps][n % kSteps];
+      const uint4& w = x[n / kSteps][n % kSteps];
       highest = __vmaxu2(highest, __vmaxu2(__vmaxu2(w.x, w.y), __vmaxu2(w.z, w.w)));
     }
   } while ((highest & 0xffff) == 0xffff || highest >> 16 == 0xffff);
+}
+
+__device__ __forceinline__ void floats_of(const uint4 (&w)[2], float (&v)[8]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    v[4 * i] = __uint_as_float(w[i].x), v[4 * i + 1] = __uint_as_float(w[i].y);
+    v[4 * i + 2] = __uint_as_float(w[i].z), v[4 * i + 3] = __uint_as_float(w[i].w);
+  }
 }
 
 template <int Chunks>
@@ -359,7 +375,7 @@ __device__ __forceinline__ void clear_outside(const Inputs& in, uint4 (&x)[Chunk
   for (int c = 0; c < Chunks; ++c)
 #pragma unroll
     for (int j = 0; j < kSteps; ++j)
-      if (!in.any || !in.inside(c, j)) x[c][j] = make_uint4(0, 0, 0, 0);
+      if (!in.inside(c, j)) x[c][j] = make_uint4(0, 0, 0, 0);
 }
 
 // x before a half of a block, in the copy that this block reads.
@@ -381,14 +397,15 @@ __device__ __forceinline__ float quad_sum(float v) {
 
 template <int Chunks>
 __device__ __forceinline__ Share share_of(const Inputs& in, float inverse,
-                                          const float (&v)[Chunks][kSteps][8]) {
+                                          const uint4 (&v)[Chunks][kSteps][2]) {
   const auto sum_of = [&](const auto& term) {
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < Chunks; ++c)
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        const float(&u)[8] = v[c][j];
+        float u[8];
+        floats_of(v[c][j], u);
         const float eight = ((term(u[0]) + term(u[1])) + (term(u[2]) + term(u[3]))) +
                             ((term(u[4]) + term(u[5])) + (term(u[6]) + term(u[7])));
         if (in.inside(c, j)) sum += eight;
@@ -419,9 +436,11 @@ struct Moments {
 };
 
 template <class In>
-__device__ __forceinline__ uint4 modulated(const float (&v)[8], const Moments& m, const float* scale,
+__device__ __forceinline__ uint4 modulated(const uint4 (&words)[2], const Moments& m, const float* scale,
                                            const float* shift) {
+  float v[8];
   uint32_t y[8];
+  floats_of(words, v);
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = bits_of<In>(fmaf((v[i] - m.mean) * m.rstd, 1.0f + scale[i], shift[i]));
   return make_uint4(pair_of(y[0], y[1]), pair_of(y[2], y[3]), pair_of(y[4], y[5]), pair_of(y[6], y[7]));
@@ -435,10 +454,10 @@ __device__ __forceinline__ void read_normed(const Plan& p, const Inputs& in, int
   constexpr bool kAhead = Chunks == 1;
   Rest& rest = rest_of(p);
   const float* const scale = p.layer[layer].modulation + in.row * p.modulation_stride + half * 3 * p.width;
-  float scales[kSteps][8] = {}, shifts[kSteps][8] = {}, v[Chunks][kSteps][8] = {};
+  float scales[kSteps][8], shifts[kSteps][8];
+  uint4 v[Chunks][kSteps][2];
   const auto read_modulation = [&](int c, int j) {
     const float* const from = scale + in.at(c, j);
-    if (!in.any) return;
     four_of(from, scales[j]), four_of(from + 4, scales[j] + 4);
     four_of(from + p.width, shifts[j]), four_of(from + p.width + 4, shifts[j] + 4);
   };
@@ -446,7 +465,7 @@ __device__ __forceinline__ void read_normed(const Plan& p, const Inputs& in, int
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) read_modulation(0, j);
   }
-  if (in.any) read_stream(stream_of(p, layer, half) + in.row * p.stream_pitch, in, v);
+  read_stream(stream_of(p, layer, half) + in.row * p.stream_pitch, in, v);
   __syncwarp();
   note(layer, 2 * half, kWordsSeen);
   const Share share = share_of(in, rest.inverses[self.warp], v);
@@ -468,7 +487,7 @@ template <int Chunks>
 __device__ __forceinline__ void read_rows(const Plan& p, const Inputs& in, int layer, int half,
                                           uint4 (&x)[Chunks][kSteps]) {
   const uint16_t* const words = p.inner + blockIdx.x % p.copies * p.inner_copy + inner_at(p, layer, half);
-  if (in.any) read_inner(words + in.row * in.count, in, x);
+  read_inner(words + in.row * in.count, in, x);
   clear_outside(in, x);
   __syncwarp();
   note(layer, 1 + 2 * half, kWordsSeen), note(layer, 1 + 2 * half, kNormed);
@@ -522,7 +541,6 @@ struct Sums {
 // What a thread has of a slot's lines: of line `octet` and of the one 8 further.
 struct Fragment {
   uint4 low[kSteps], high[kSteps];
-  // Waits for the slot and gives it back.
   __device__ __forceinline__ void load(const Plan& p, const Inputs& in, int c, int lines, const Self& self,
                                        Walk& walk) {
     walk.wait_full(p);
@@ -535,20 +553,22 @@ struct Fragment {
       if (inside && self.octet + 8 < lines)
         high[j] = *reinterpret_cast<const uint4*>(from + 8 * p.pitch + 2 * in.mine[j]);
     }
-    __syncwarp();
-    if (self.lane == 0) give_back(walk.empty(p));
-    walk.next_slot(p);
   }
   template <class In, int Chains>
   __device__ __forceinline__ void multiply_by(const uint4 (&x)[kSteps], float (&sums)[Chains][4]) const {
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j)
+    for (int j = 0; j < kSteps; ++j) {
       multiply<In>(sums[j % Chains], low[j].x, high[j].x, low[j].y, high[j].y, x[j].x, x[j].y);
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j)
       multiply<In>(sums[j % Chains], low[j].z, high[j].z, low[j].w, high[j].w, x[j].z, x[j].w);
+    }
   }
 };
+
+__device__ __forceinline__ void leave_slot(const Plan& p, const Self& self, Walk& walk) {
+  __syncwarp();
+  if (self.lane == 0) give_back(walk.empty(p));
+  walk.next_slot(p);
+}
 
 template <int Chains>
 __device__ __forceinline__ void put_lines(const Sums& to, const Self& self, int first, int lines,
@@ -574,8 +594,8 @@ __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, 
     const int more = min(slice.group, slice.lines - second);
     float sums[kSteps][4] = {}, others[kSteps][4] = {};
     Fragment one, other;
-    one.load(p, in, 0, lines, self, walk);
-    if (more > 0) other.load(p, in, 0, more, self, walk);
+    one.load(p, in, 0, lines, self, walk), leave_slot(p, self, walk);
+    if (more > 0) other.load(p, in, 0, more, self, walk), leave_slot(p, self, walk);
     one.multiply_by<In>(x[0], sums);
     if (more > 0) other.multiply_by<In>(x[0], others);
     put_lines(to, self, first, lines, sums);
@@ -583,25 +603,23 @@ __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, 
   }
 }
 
-// In more chunks: one is read while the one before is multiplied, where registers are enough.
+// In more chunks: one slot at a time; two would not fit into the registers beside the rows.
 template <class In, int Chunks>
 __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, int chunks,
                                                const Slice& slice, const Self& self,
                                                const uint4 (&x)[Chunks][kSteps], Walk& walk, const Sums& to) {
-  constexpr bool kAhead = Chunks <= 4;
-  constexpr int kChains = kAhead ? kSteps : 1;  // products that need not wait for each other
+  constexpr int kChains = Chunks <= 4 ? kSteps : 1;  // products that need not wait for each other
 #pragma unroll 1
   for (int first = 0; first < slice.lines; first += slice.group) {
     const int lines = min(slice.group, slice.lines - first);
     float sums[kChains][4] = {};
-    Fragment fragments[1 + kAhead];
-    if (kAhead) fragments[0].load(p, in, 0, lines, self, walk);
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
       if (c >= chunks) break;
-      const int next = c + kAhead;
-      if (next < chunks && next < Chunks) fragments[next % (1 + kAhead)].load(p, in, next, lines, self, walk);
-      fragments[c % (1 + kAhead)].template multiply_by<In>(x[c], sums);
+      Fragment fragment;
+      fragment.load(p, in, c, lines, self, walk);
+      fragment.multiply_by<In>(x[c], sums);
+      leave_slot(p, self, walk);
     }
     put_lines(to, self, first, lines, sums);
   }
@@ -714,8 +732,8 @@ __device__ __forceinline__ void widen(const Plan& p, int layer, Walk& walk) {
   workers_meet();
   note(layer, 2, kMet);
   const auto finish = [&](const Place& place, float b) {
-    write_copies(p.inner + inner_at(p, layer, 1) + place.row * p.hidden + place.column, p.copies, p.inner_copy,
-                 bits_of<In>(gelu<In>(sums.of(place.unit, place.row) + b)));
+    write_copies(p.inner + inner_at(p, layer, 1) + place.row * p.hidden + place.column, p.copies,
+                 p.inner_copy, bits_of<In>(gelu<In>(sums.of(place.unit, place.row) + b)));
   };
   if (own.inside) finish(own, early);
   note(layer, 2, kStored);
@@ -733,7 +751,8 @@ struct ResidualOperands {
   __device__ ResidualOperands(const Plan& p, const StackLayer& l, int layer, int half, const Place& place) {
     if (!place.inside) return;
     at = place.row * p.stream_pitch + place_of(place.column);
-    x = read_word(stream_of(p, layer, half) + at), bias = bias_at(half == 0 ? l.out_bias : l.down_bias, place.column);
+    x = read_word(stream_of(p, layer, half) + at),
+    bias = bias_at(half == 0 ? l.out_bias : l.down_bias, place.column);
     gate = __ldcg(l.modulation + place.row * p.modulation_stride + (half * 3 + 2) * p.width + place.column);
   }
 };
@@ -748,8 +767,8 @@ __device__ __forceinline__ void finish_residual(const Plan& p, int layer, int ha
   if (half == 1 && layer + 1 == p.layers)
     p.x[place.row * p.width + place.column] = x;
   else
-    write_copies(p.stream + (2 * layer + half + 1) * p.rows * p.stream_pitch + with.at, p.copies, p.stream_copy,
-                 __float_as_uint(x));
+    write_copies(p.stream + (2 * layer + half + 1) * p.rows * p.stream_pitch + with.at, p.copies,
+                 p.stream_copy, __float_as_uint(x));
   const StackLayer& l = p.layer[layer];
   // Who read the count wrote an o, which came before all that is here.
   if (half == 1 && place.column == 0 && l.next_count) l.next_count[place.row] = l.count[place.row] + 1;
@@ -839,7 +858,7 @@ __global__ void __launch_bounds__(kThreads, 1) stack_step_kernel(const __grid_co
 // Before it: x, in all copies, and else nothing written.
 struct Beginning {
   const float* x;
-  uint4* words;  // all of them, `count`
+  uint4* words;                                  // all of them, `count`
   int width, pitch, first, copy, copies, count;  // first: values of x before the first layer, of `copy`
 };
 __global__ void begin_kernel(const Beginning b) {

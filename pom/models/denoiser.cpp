@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
@@ -324,10 +325,9 @@ struct Denoiser::Impl {
   ops::BlockStack* stacked(const at::Tensor& x) {
     if (!on_gpu() || config.attention() || (fp8() && !measured) || ops::path() == ops::Path::composed)
       return nullptr;
-    Stacked& s = stacks[x.size(0) > batch];
-    if (!s.tried) s.stack = make_stack(x);
-    s.tried = true;
-    return s.stack.get();
+    std::optional<std::unique_ptr<ops::BlockStack>>& stack = stacks[x.size(0) > batch];
+    if (!stack) stack = make_stack(x);
+    return stack->get();
   }
   std::unique_ptr<ops::BlockStack> make_stack(const at::Tensor& x) {
     std::vector<ops::StackedBlock> blocks;
@@ -378,11 +378,8 @@ struct Denoiser::Impl {
   at::Tensor patches, tokens, out_tokens, out, modulations, qkv, attended;
   at::Tensor hidden_scales;  // (depth), of fp8
   bool measured = false;
-  struct Stacked {
-    bool tried = false;
-    std::unique_ptr<ops::BlockStack> stack;
-  };
-  std::array<Stacked, 2> stacks;               // of B pictures and of 2B
+  // Of B pictures and of 2B, once asked for; null where there is none.
+  std::array<std::optional<std::unique_ptr<ops::BlockStack>>, 2> stacks;
   std::unique_ptr<GraphedEvaluations> graphs;  // on CUDA; goes before the buffers
 };
 

@@ -66,7 +66,8 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
     // With a graph that nobody keeps: without one other kernels might run than in the backward pass, and the
     // values there would have other bits.
     const at::AutoGradMode graph(true);
-    return (*run)(x.detach(), c.detach()).detach();
+    const auto leaf = [](const at::Tensor& t) { return t.detach().requires_grad_(t.requires_grad()); };
+    return (*run)(leaf(x), leaf(c)).detach();
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {

@@ -82,16 +82,27 @@ class ChainedBlocks final : public BlockStack {
   at::Tensor workspace_, orders_;
 };
 
-bool half_precision(const at::Tensor& t) {
-  return t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kHalf;
+bool aligned(const at::Tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
+// A matrix as the first block has it, where a copy engine can begin.
+bool like(const at::Tensor& weight, const at::Tensor& first) {
+  return weight.scalar_type() == at::kBFloat16 && weight.sizes() == first.sizes() && weight.is_contiguous() &&
+         aligned(weight);
+}
+bool same_weights(const StackedBlock& b, const StackedBlock& first) {
+  return like(b.mixer.ho_weight, first.mixer.ho_weight) && like(b.mixer.se_weight, first.mixer.se_weight) &&
+         like(b.mixer.ag_weight, first.mixer.ag_weight) && like(b.up.weight, first.up.weight) &&
+         like(b.down.weight, first.down.weight);
 }
 
 // The kernel reads four values at a time, and has one stride for all rows of modulations.
-bool same_rows(const StackedBlock& block, std::int64_t stride) {
+bool same_rows(const StackedBlock& block, std::int64_t batch, std::int64_t stride) {
   for (const at::Tensor& t : {block.mixing.scale, block.mixing.shift, block.feeding.scale,
                               block.feeding.shift, block.mixing_gate, block.feeding_gate})
-    if (t.scalar_type() != at::kFloat || t.stride(1) != 1 || (t.size(0) > 1 && t.stride(0) != stride) ||
-        reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 != 0)
+    if (t.scalar_type() != at::kFloat || t.size(0) < batch || t.stride(1) != 1 ||
+        (t.size(0) > 1 && t.stride(0) != stride) || !aligned(t))
       return false;
   return true;
 }
@@ -100,12 +111,16 @@ bool same_rows(const StackedBlock& block, std::int64_t stride) {
 
 std::unique_ptr<BlockStack> BlockStack::make(const at::Tensor& x, std::span<const StackedBlock> blocks,
                                              std::int64_t order, bool fp8) {
-  if (!x.is_cuda() || blocks.empty() || x.scalar_type() != at::kFloat || !x.is_contiguous()) return nullptr;
-  if (x.size(0) * x.size(1) > kMostRows || !half_precision(blocks.front().up.weight)) return nullptr;
+  if (!x.is_cuda() || blocks.empty() || x.scalar_type() != at::kFloat || !x.is_contiguous() || !aligned(x))
+    return nullptr;
+  if (x.size(0) * x.size(1) > kMostRows) return nullptr;
   const detail::OnDevice device(x);
   if (detail::capturing(device.stream())) return nullptr;  // the orders are copied to the device
-  for (const StackedBlock& b : blocks)
-    if (!same_rows(b, blocks.front().mixing.scale.stride(0))) return nullptr;
+  const StackedBlock& first = blocks.front();
+  for (const StackedBlock& b : blocks) {
+    if (!same_weights(b, first) || !same_rows(b, x.size(0), first.mixing.scale.stride(0))) return nullptr;
+    check(!fp8 || b.hidden_scale.defined(), kOp, ": hidden_scale: expected one of each block for fp8");
+  }
   auto stack = std::make_unique<ChainedBlocks>(x, blocks, order, fp8);
   if (!stack->supported()) return nullptr;
   stack->prepare();

@@ -1,6 +1,7 @@
 // All blocks of a network at once while sampling, where one kernel does them (pom/kernels/chain.h): a GPU of
-// compute capability 9.0, weights in bf16 or fp16, products in those or in fp8. For few rows that is faster
-// than half by half (inference.h), whose tensors these are; results are equal up to rounding.
+// compute capability 9.0, weights in bf16, products in that or in fp8. For few rows that is faster than half
+// by half (inference.h), whose tensors these are; results are equal up to rounding, of what a half adds to
+// the stream to bf16.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,8 @@ class BlockStack {
   // x through all blocks, in place, on the current stream.
   virtual void run() = 0;
 
-  // Null where the halves are to run one by one. What it is made of must stay where it is; making it waits
-  // for the device.
+  // Null where the halves are to run one by one. What it is made of must stay where it is, and the weights as
+  // they are, some of which are copied; making it waits for the device. One run at a time: it has its memory.
   static std::unique_ptr<BlockStack> make(const at::Tensor& x, std::span<const StackedBlock> blocks,
                                           std::int64_t order, bool fp8);
 };

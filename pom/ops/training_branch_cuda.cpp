@@ -282,7 +282,7 @@ bool covered(const Stream& s, const Modulation& m, const variable_list& weights,
   for (const at::Tensor& t : {s.x, s.y, s.bias, s.gate, m.scale, m.shift})
     if (t.defined()) there.push_back(t);
   for (const at::Tensor& w : weights) {
-    if (!w.defined()) return false;
+    if (!w.defined() || (w.scalar_type() != dtype && w.scalar_type() != at::kFloat)) return false;
     there.push_back(w);
   }
   return !composed_only(there) && wants_graph(there);
