@@ -34,7 +34,13 @@ BUILD = ROOT / "build" / "cuda"
 KEPT = BUILD / "gpu"  # what the items came to, and what they wrote
 HERE = KEPT.relative_to(ROOT)  # the same for commands that reports repeat: they run in the root
 # Groups of the kernels' tests that go under compute-sanitizer; "": all of a program that is short.
-SANITIZED = {"product_cuda": ["sums bf16", "gate e4m3"], "product_backward_cuda": [""], "rows_cuda": [""]}
+SANITIZED = {
+    "product_cuda": ["sums bf16", "gate e4m3"],
+    "product_backward_cuda": [""],
+    "rows_cuda": [""],
+    "scan_cuda": ["mix bf16"],
+    "stack_step_cuda": ["graph"],
+}
 SLOW = 200  # seconds for a run of compute-sanitizer
 COMPILERS = ["c++", "g++-13", "g++-12", "g++-14"]  # in this order, for nvcc takes not every version
 BARE = 77  # the exit status of a test program that finds no GPU it is for

@@ -531,6 +531,27 @@ def test_pictures_of_the_model_that_ships(dtype, usual, most):
     assert difference.median() < usual and difference.max() < most
 
 
+@pytest.mark.parametrize(("dtype", "usual"), [("bf16", 1.0), ("fp8", 6.0)])
+def test_few_tokens_are_one_kernel(dtype, usual):
+    """All blocks at once: what one engine draws of several sizes in turn is what a fresh one draws, again and
+    again, and near the CPU's."""
+    requests = [
+        {"class_": "star", "seed": 3, "count": 2, "steps": 6},
+        {"class_": "ring", "seed": 5, "steps": 6, "width": 128, "height": 64},
+        {"class_": "moon", "seed": 9, "count": 3, "steps": 6, "cfg_scale": 1.0},
+    ]
+    engine = libpom.Engine(SHAPES, "cuda")
+    for request in [*requests, *requests]:
+        got, _ = engine.sample(dtype=dtype, **request)
+        want, _ = libpom.Engine(SHAPES, "cuda").sample(dtype=dtype, **request)
+        assert torch.equal(got, want), request
+        assert apart(got, libpom.Engine(SHAPES).sample(**request)[0]).median() < usual, request
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        engine.sample(dtype=dtype, **requests[0])
+        torch.cuda.synchronize()
+    assert any("chain_kernel" in event.name for event in profile.events())
+
+
 def test_fp8_is_not_bf16():
     """fp8 must not fall back to anything else."""
     request = {"class_": "star", "seed": 3, "count": 4, "steps": 4}
