@@ -724,6 +724,24 @@ class TestDoctor:
         assert wrong.returncode == 1 and re.search(r"^problem +kernels: .*POM_CPU_ISA", wrong.stdout, re.M)
 
 
+class TestPath:
+    def test_composed_pictures(self, model, tmp_path):
+        image = pytest.importorskip("PIL.Image")
+        words = ["sample", "--model", model, "--class", 0, "--steps", 2, "-q", "-o"]
+        for name, path in (("a.png", "composed"), ("b.png", "fused")):
+            made = pom(*words, name, cwd=tmp_path, env=environment(POM_PATH=path))
+            assert made.returncode == 0, made.stderr
+        a, b = (image.open(tmp_path / name).tobytes() for name in ("a.png", "b.png"))
+        assert max(abs(x - y) for x, y in zip(a, b, strict=True)) <= 1
+
+    def test_unknown_path(self, model, tmp_path):
+        words = ["sample", "--model", model, "--class", 0, "--steps", 2, "-o", "a.png"]
+        wrong = pom(*words, cwd=tmp_path, env=environment(POM_PATH="quick"))
+        assert wrong.returncode == 1
+        assert "POM_PATH: expected automatic, fused or composed, got quick" in wrong.stderr
+        leaves_nothing(tmp_path)
+
+
 class TestTerminal:
     def on_terminal(self, words, cwd, env):
         """What a person sees: stdout and stderr on a terminal of their own."""
