@@ -13,7 +13,9 @@
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/suggest.h"
+#include "pom/codecs/words.h"
 #include "pom/generate/folder.h"
+#include "pom/generate/text_folder.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/safetensors.h"
 #include "pom/io/sha256.h"
@@ -116,10 +118,41 @@ std::optional<StoredWeights> stored_weights(const fs::path& folder) {
   return weights;
 }
 
+struct StoredText {
+  codecs::TextConfig config;
+  std::int64_t words = 0;
+};
+
+// Nothing where the model makes pictures, or its folder has no encoder yet.
+std::optional<StoredText> stored_text(const fs::path& folder, const generate::ModelConfig& config) {
+  if (!config.network.video() || !fs::exists(folder / codecs::text_folder)) return std::nullopt;
+  StoredText text{generate::stored_text_config(folder)};
+  const codecs::Words words = codecs::Words::open(text.config, folder / codecs::text_folder);
+  text.words = std::ssize(words.vocabulary().words());
+  return text;
+}
+
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
+}
+
+// Of a model that makes clips.
+void print_clips(const generate::ModelConfig& config, const std::optional<StoredText>& text) {
+  const models::NetworkConfig& n = config.network;
+  const generate::SampleDefaults& s = config.sample;
+  std::string frames =
+      s.frames > 0 ? detail::concat(s.frames, " frames") : std::string("any number of frames");
+  if (s.fps > 0) frames += detail::concat(" at ", s.fps, " fps");
+  print("  clips         " + frames + ", in blocks of " + std::to_string(n.patch_time));
+  print("  a block sees  " + (!n.block_causal() ? std::string("all others: no stream")
+                              : n.window > 0
+                                  ? detail::concat("a window of ", n.window, " blocks, its own the last")
+                                  : std::string("all before it")));
+  print(text ? detail::concat("  text          words, ", text->words, " of them, at most ",
+                              text->config.limit, " pieces, ", text->config.width, " wide")
+             : detail::concat("  text          none: ", codecs::text_folder, " is missing"));
 }
 
 void print_folder(const generate::ModelConfig& config, const std::optional<StoredWeights>& weights) {
@@ -144,13 +177,21 @@ int folder_info(const InfoOptions& options) {
     throw UsageError("--classes and --channels are for variants; a model folder has its own");
   apply(options, cost);
   const std::optional<StoredWeights> weights = stored_weights(options.what);
+  const std::optional<StoredText> text = stored_text(options.what, config);
   if (!options.json) {
     print_cost(cost, options.batch);
     print_folder(config, weights);
+    if (config.network.video()) print_clips(config, text);
     return Exit::ok;
   }
   JsonObject result = cost_json(cost, options.batch);
   if (weights) result.add("sha256", weights->sha256).add("weights_dtype", weights->dtype);
+  if (text)
+    result.add("text", JsonObject()
+                           .add("kind", text->config.kind)
+                           .add("words", text->words)
+                           .add("limit", text->config.limit)
+                           .add("width", text->config.width));
   result.add("class_names", config.classes).raw("config", io::write_json(config));
   print(result.text());
   return Exit::ok;

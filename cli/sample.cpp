@@ -6,6 +6,7 @@
 #include "cli/json.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
+#include "cli/sample_options.h"
 #include "cli/sheet.h"
 #include "cli/signals.h"
 #include "cli/source.h"
@@ -23,77 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using generate::Engine, generate::Picture, generate::Request;
-
-struct SampleOptions {
-  std::string model, device = "cpu", output, size, memory_limit;
-  Request request;
-  std::int64_t preview = 0, batch = 0, threads = 0;
-  bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
-
-  template <class Visit>
-  void fields(Visit&& visit) {
-    constexpr std::string_view what = "What to draw", where = "Where it goes", work = "How to work";
-    visit(Field{.name = "model",
-                .help = "folder of the model (config.json, model.safetensors)",
-                .value = "DIR",
-                .group = "Model"},
-          model);
-    request.fields(visit);
-    visit(Field{.name = "size",
-                .help = "width and height in pixels, 64x48 or 64; the model's own unless told",
-                .value = "WxH",
-                .group = what},
-          size);
-    visit(Field{.name = "output",
-                .help = "picture (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class} and "
-                        "{seed} are the picture's own) or folder (cats/ gets MODEL_%03d.png); unless "
-                        "told, out/{class}_{seed}.png",
-                .value = "FILE",
-                .group = where},
-          output);
-    visit(Field{.name = "grid", .help = "one labelled sheet of all pictures", .group = where}, grid);
-    visit(Field{.name = "preview",
-                .help = "every N steps also write what the picture is going to be, as "
-                        "NAME_preview_003.png beside the output",
-                .value = "N",
-                .group = where,
-                .least = 1,
-                .most = 10000},
-          preview);
-    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
-    visit(Field{.name = "json",
-                .help = "the result as one JSON object: files, seeds, classes, seconds, model",
-                .group = where},
-          json);
-    visit(
-        Field{.name = "quiet", .help = "no progress, no remarks; a drawn seed is still said", .group = where},
-        quiet);
-    visit(Field{.name = "dry_run",
-                .help = "only forecast time and memory; exit 1 where it would not fit",
-                .group = work},
-          dry_run);
-    visit(generate::device_field(work), device);
-    visit(Field{.name = "batch",
-                .help = "pictures at a time; unless told, what memory and speed suggest",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 65536},
-          batch);
-    visit(Field{.name = "memory_limit",
-                .help = "what the program may take in all, such as 4G or 512M",
-                .value = "SIZE",
-                .group = work},
-          memory_limit);
-    visit(Field{.name = "threads",
-                .help = "unless told, one for each core",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 1024},
-          threads);
-  }
-};
 
 // A run of the program: what was asked, what it stands for, and what has been written so far.
 struct Run {
@@ -300,6 +230,8 @@ int sample(const SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected the folder of a model, got nothing");
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
+  if (generate::read_config(options.model).network.video()) return sample_clip(options);
+  refuse_clip_flags(options);
   Engine engine(options.model, options.device);
   Run run = prepare(options, engine);
   if (options.dry_run) return forecast(run);
@@ -324,6 +256,7 @@ Action declare(Flags& flags) {
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
   flags.letter("quiet", 'q');
+  flags.repeated("prompt_at");
   flags.add(*options);
   return [options] { return sample(*options); };
 }
@@ -333,7 +266,7 @@ Action declare(Flags& flags) {
 Command sample_command() {
   return {
       .name = "sample",
-      .summary = "make pictures with a model",
+      .summary = "make pictures or clips with a model",
       .usage = "sample --model DIR [flags]",
       .about =
           "Makes pictures with a model and writes them as PNG or JPEG. Each PNG carries the settings "
@@ -341,7 +274,10 @@ Command sample_command() {
           "\n"
           "Paths of finished pictures go to stdout, progress to stderr. What is left open, the model's "
           "own settings decide (pom info DIR shows them). One seed, one picture: picture i of a run has "
-          "seed + i, and comes out the same alone, in any batch and with any number of threads.",
+          "seed + i, and comes out the same alone, in any batch and with any number of threads.\n"
+          "\n"
+          "A model that makes clips takes --prompt and writes a clip. With --stream it comes block by "
+          "block, and Ctrl-C or a player that is closed ends it with a file that plays.",
       .examples =
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"

@@ -45,7 +45,8 @@ at::Tensor sample_clip(models::VDiPoM& network, const ClipSampling& sampling, st
   const auto answers = [&](const at::Tensor& noisy, double t, bool both) {
     const at::Tensor all = (both ? at::cat({noisy, noisy}) : noisy).to(dtype);
     const at::Tensor times = at::full({all.size(0)}, t, all.options().dtype(at::kDouble));
-    return network->forward(all, times, both ? texts : text, both ? masks : mask);
+    const at::Tensor answer = network->forward(all, times, both ? texts : text, both ? masks : mask);
+    return dtype == at::kDouble ? answer : answer.to(at::kFloat);
   };
   return diffusion::sample(diffusion::guide(answers, sampling.guidance), x, sampling.path, sampling.sampler,
                            sampling.options, step_noise, on_step);

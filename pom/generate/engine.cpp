@@ -1,7 +1,5 @@
 #include "pom/generate/engine.h"
 
-#include <system_error>
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -11,10 +9,10 @@
 #include "pom/generate/classes.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine_impl.h"
+#include "pom/generate/folder_parts.h"
 #include "pom/generate/pictures.h"
 #include "pom/generate/plan.h"
 #include "pom/generate/resolve.h"
-#include "pom/io/safetensors.h"
 #include "pom/io/sha256.h"
 #include "pom/models/weights.h"
 #include "pom/ops/inference.h"
@@ -23,26 +21,6 @@ namespace pom::generate {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string folder_name(const fs::path& folder) {
-  std::error_code error;
-  const fs::path whole = fs::canonical(folder, error);
-  return error ? folder.filename().string() : whole.filename().string();
-}
-
-// Every tensor accounted for by the file's header alone, so that a folder opens at once; the values are read
-// when the network is made.
-void check_weights_file(const fs::path& path, const models::NetworkConfig& network) {
-  std::error_code error;
-  check(fs::exists(path, error), "model folder: ", path.parent_path().string(), ": there is no ",
-        weights_file, " in it");
-  const io::safetensors::Header header = io::safetensors::read_header(path);
-  models::check_weights(header, network, path.string());
-}
-
-diffusion::Path path_of(const DiffusionConfig& config) {
-  return diffusion::Path::named(config.path, config.path == "epsilon" ? config.variance : "");
-}
 
 std::vector<std::int64_t> class_numbers(std::span<const Request> pictures, const ModelConfig& config) {
   std::vector<std::int64_t> numbers;
@@ -60,6 +38,8 @@ Engine::Impl::Impl(const fs::path& where, c10::Device device)
       config(read_config(where)),
       name(config.name) {
   if (name.empty()) name = folder_name(folder);
+  check(!config.network.video(), "model folder: ", where.string(),
+        ": expected a model for pictures, got one for clips (network.kind is ", config.network.kind, ")");
   codec = codecs::make_codec(config.codec, config.network.channels);
   check_weights_file(weights_path, config.network);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "pom/codecs/codec.h"
+#include "pom/codecs/text.h"
 #include "pom/diffusion/path.h"
 #include "pom/generate/request.h"
 #include "pom/models/config.h"
@@ -42,6 +43,8 @@ struct SampleDefaults {
   double cfg_from = 0, cfg_to = 1;
   double clip = 0;  // of the predicted picture; 0 is off
   double eta = 0;
+  std::int64_t frames = 0;  // of clips; 0 of a model for pictures
+  double fps = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -66,6 +69,18 @@ struct SampleDefaults {
                 .most = 1000},
           clip);
     visit(Field{.name = "eta", .help = "noise that ddim adds in each step", .least = 0, .most = 1}, eta);
+    visit(Field{.name = "frames",
+                .help = "frames of a clip; 0: 16",
+                .least = 0,
+                .most = 1e9,
+                .saved = frames > 0},
+          frames);
+    visit(Field{.name = "fps",
+                .help = "frames of a clip in a second; 0: 8",
+                .least = 0,
+                .most = 1000,
+                .saved = fps > 0},
+          fps);
   }
 };
 
@@ -75,6 +90,7 @@ struct ModelConfig {
   models::NetworkConfig network;
   DiffusionConfig diffusion;
   codecs::CodecConfig codec;
+  codecs::TextConfig text;  // of a network for clips
   SampleDefaults sample;
   std::vector<std::string> classes;  // names, one per class; empty: numbers only
 
@@ -85,6 +101,7 @@ struct ModelConfig {
     visit(Field{.name = "network", .help = "the network"}, network);
     visit(Field{.name = "diffusion", .help = "what it was trained to predict"}, diffusion);
     visit(Field{.name = "codec", .help = "what turns its latents into pictures"}, codec);
+    visit(Field{.name = "text", .help = "what turns prompts into tokens", .saved = network.video()}, text);
     visit(Field{.name = "sample", .help = "settings it likes best"}, sample);
     visit(Field{.name = "classes", .help = "names of the classes"}, classes);
   }

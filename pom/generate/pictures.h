@@ -15,4 +15,8 @@ namespace pom::generate {
 // that are not finite are an error that names the picture by its request.
 std::vector<io::Image> to_images(const at::Tensor& decoded, const Request* requests);
 
+// The same for the frames of a clip, decoded (C, T, H, W), in RGB also where they are grey; `first` is the
+// number of the first one.
+std::vector<io::Image> to_frames(const at::Tensor& decoded, const Request& request, std::int64_t first);
+
 }  // namespace pom::generate

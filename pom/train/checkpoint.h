@@ -33,6 +33,7 @@ struct State {
   std::int64_t cooldown_steps = 0;
   std::int64_t examples = 0;  // in the data; 0: without end
   std::string classes;        // SHA-256 of their names
+  std::string words;          // of a text encoder, one a line
   double seconds = 0;         // spent in training, over all calls
 
   template <class Visit>
@@ -52,6 +53,7 @@ struct State {
     visit(Field{.name = "cooldown_steps", .help = "its length", .least = 0}, cooldown_steps);
     visit(Field{.name = "examples", .help = "in the data; 0: without end", .least = 0}, examples);
     visit(Field{.name = "classes", .help = "SHA-256 of their names"}, classes);
+    visit(Field{.name = "words", .help = "of a text encoder, one a line", .saved = !words.empty()}, words);
     visit(Field{.name = "seconds", .help = "spent in training", .least = 0}, seconds);
   }
 };

@@ -61,16 +61,19 @@ double step_seconds(const Recipe& recipe, const data::Split& data, const at::Dev
   return (steady_seconds() - start) / static_cast<double>(steps);
 }
 
+// Of clips, a picture is one block.
 std::int64_t memory_of(const Recipe& recipe, const std::vector<std::int64_t>& shape) {
+  const std::int64_t height = shape.at(shape.size() - 2), width = shape.back();
+  const std::int64_t blocks = recipe.network.video() ? shape.at(1) / recipe.network.patch_time : 1;
   const at::ScalarType dtype = recipe.run.precision == "bf16"   ? at::kBFloat16
                                : recipe.run.precision == "fp64" ? at::kDouble
                                                                 : at::kFloat;
   models::NetworkConfig network = recipe.network;
-  const std::int64_t part = recipe.batch.size / recipe.batch.accumulate;
-  const std::int64_t all = models::training_memory(network, shape[1], shape[2], dtype, part);
+  const std::int64_t part = blocks * recipe.batch.size / recipe.batch.accumulate;
+  const std::int64_t all = models::training_memory(network, height, width, dtype, part);
   if (!recipe.batch.checkpointing || network.depth == 1) return all;
-  const std::int64_t still = models::training_memory(network, shape[1], shape[2], dtype, 0);
-  const std::int64_t kept = part * network.tokens(shape[1], shape[2]) * network.dim * 4;  // a block's input
+  const std::int64_t still = models::training_memory(network, height, width, dtype, 0);
+  const std::int64_t kept = part * network.tokens(height, width) * network.dim * 4;  // a block's input
   return still + (all - still) / network.depth + network.depth * kept;
 }
 

@@ -20,13 +20,6 @@ namespace {
 
 constexpr std::int64_t validation_batch = 64;
 
-models::DiPoM make_network(const Recipe& recipe, const at::Device& device) {
-  models::DiPoM network(recipe.network, static_cast<std::uint64_t>(recipe.run.seed));
-  network->to(device, master_dtype(recipe.run.precision));
-  network->set_checkpointing(recipe.batch.checkpointing);
-  return network;
-}
-
 bool finite(const at::Tensor& x) {
   return at::isfinite(x).all().item<bool>();
 }
@@ -57,21 +50,32 @@ StepResult result_of(const at::Tensor& each, const std::vector<Draw>& draws, con
 }
 
 // Those that can be read.
-std::pair<at::Tensor, at::Tensor> examples(const data::Dataset& dataset, std::int64_t first,
-                                           std::int64_t count, std::vector<std::string>& broken) {
+data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int64_t count,
+                     std::vector<std::string>& broken) {
   std::vector<at::Tensor> pictures;
   std::vector<std::int64_t> labels;
+  std::vector<std::string> captions;
   for (std::int64_t i = first; i < first + count; ++i) {
     try {
       const data::Example example = dataset.get(i, 0);
       pictures.push_back(example.picture);
       labels.push_back(example.label);
+      captions.push_back(example.caption);
     } catch (const Error& error) {
       broken.push_back(dataset.name_of(i) + ": " + error.what());
     }
   }
   if (pictures.empty()) return {};
-  return {at::stack(pictures), at::tensor(labels, at::kLong)};
+  return {at::stack(pictures), at::tensor(labels, at::kLong), first, std::move(captions)};
+}
+
+// Of `count` examples from `first` on.
+Lesson lesson_of(const data::Batch& batch, std::int64_t first, std::int64_t count) {
+  const std::span<const std::string> captions = batch.captions;
+  return {batch.labels.narrow(0, first, count),
+          captions.empty()
+              ? captions
+              : captions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))};
 }
 
 std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe) {
@@ -95,34 +99,37 @@ std::vector<double> LossByTime::means() const {
   return means;
 }
 
-Learner::Learner(const Recipe& recipe, const at::Device& device)
+Learner::Learner(const Recipe& recipe, const at::Device& device, const std::string& words)
     : recipe_(recipe),
       device_(device),
       codec_(codec_of(recipe)),
-      network_(make_network(recipe, device)),
-      parameters_(network_),
+      student_(make_student(recipe, device, words)),
+      parameters_(student_->parameters(), student_->forward_order()),
       optimizer_(parameters_, recipe.optimizer),
       objective_(recipe) {
 #ifdef POM_WITH_CUDA
-  if (device.is_cuda()) workplace_.graphs = models::graphs_on(device, models::GraphWeights::changing);
+  if (device.is_cuda() && student_->repeatable())
+    workplace_.graphs = models::graphs_on(device, models::GraphWeights::changing);
 #endif
 }
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
   const at::Tensor x =
       data::to_model_range(pictures.to(device_, pictures.scalar_type(), /*non_blocking=*/true));
-  const at::Tensor latents = codec_ ? codec_->encode(x) : (x - recipe_.codec.shift) * recipe_.codec.scale;
+  const at::Tensor latents = !codec_        ? (x - recipe_.codec.shift) * recipe_.codec.scale
+                             : x.dim() == 5 ? codec_->encode_clips(x)
+                                            : codec_->encode(x);
   return latents.to(master_dtype(recipe_.run.precision));
 }
 
 Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const {
-  Prepared prepared{.batch = batch, .x0 = {}, .draws = {}};
+  Prepared prepared{.batch = batch, .x0 = {}, .draws = {}, .told = {}};
   const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
   const DrawKey key{static_cast<std::uint64_t>(seed), static_cast<std::uint32_t>(draw)};
   for (std::int64_t first = 0; first < B; first += part) {
     prepared.x0.push_back(to_latents(batch.pictures.narrow(0, first, part)));
-    prepared.draws.push_back(
-        objective_.draw(key, prepared.x0.back(), batch.labels.narrow(0, first, part), first));
+    prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), first));
+    prepared.told.push_back(student_->tell(lesson_of(batch, first, part), key, first));
   }
   return prepared;
 }
@@ -132,7 +139,8 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   Parts parts;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Precision precision(device_, recipe_.run.precision);
-    const at::Tensor losses = objective_.losses(network_, prepared.x0[i], prepared.draws[i]);
+    const at::Tensor losses =
+        objective_.losses(*student_, prepared.x0[i], prepared.draws[i], prepared.told[i]);
     use(losses);
     parts.losses.push_back(losses.detach());
     parts.times.push_back(prepared.draws[i].times);
@@ -164,8 +172,9 @@ void Learner::furnish(const Prepared& prepared) {
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Draw& draw = prepared.draws[i];
     buffers.x0.push_back(at::empty_like(prepared.x0[i]));
-    buffers.draws.push_back(
-        {at::empty_like(draw.noise), at::empty_like(draw.times), at::empty_like(draw.labels)});
+    buffers.draws.push_back({at::empty_like(draw.noise), at::empty_like(draw.times)});
+    buffers.told.emplace_back();
+    for (const at::Tensor& told : prepared.told[i]) buffers.told.back().push_back(at::empty_like(told));
     B += prepared.x0[i].size(0);
   }
   const at::TensorOptions options = prepared.x0[0].options();
@@ -179,7 +188,9 @@ Learner::Computed Learner::gradients_again(const Prepared& prepared) {
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Draw &from = prepared.draws[i], &to = w.prepared.draws[i];
     w.prepared.x0[i].copy_(prepared.x0[i]);
-    to.noise.copy_(from.noise), to.times.copy_(from.times), to.labels.copy_(from.labels);
+    to.noise.copy_(from.noise), to.times.copy_(from.times);
+    for (std::size_t j = 0; j < prepared.told[i].size(); ++j)
+      w.prepared.told[i][j].copy_(prepared.told[i][j]);
   }
   w.graphs->run(0, [&] {
     const Computed now = gradients(w.prepared);
@@ -215,14 +226,14 @@ StepResult Learner::step(const Prepared& prepared, State& state, const std::func
 std::string Learner::find_culprit(const Prepared& prepared) {
   if (prepared.batch.pictures.is_floating_point() && !finite(prepared.batch.pictures)) return "the data";
   std::string culprit;
-  network_->set_observer([&](std::string_view layer, const at::Tensor& out) {
+  student_->set_observer([&](std::string_view layer, const at::Tensor& out) {
     if (culprit.empty() && !finite(out)) culprit = layer;
   });
   {
     c10::NoGradGuard no_grad;
     in_parts(prepared, [](const at::Tensor&) {});
   }
-  network_->set_observer({});
+  student_->set_observer({});
   if (!culprit.empty()) return "the output of " + culprit;
   const std::string name = parameters_.last_not_finite(parameters_.gradients());
   return name.empty() ? "the loss" : "the gradient of " + name;
@@ -236,13 +247,14 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
   ValidationResult result;
   const std::int64_t total = dataset.size();
   for (std::int64_t first = 0; first < total; first += validation_batch) {
-    const auto [pictures, labels] =
+    const data::Batch batch =
         examples(dataset, first, std::min(validation_batch, total - first), result.broken);
-    if (!pictures.defined()) continue;
-    const at::Tensor x0 = to_latents(pictures);
-    const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, labels, first, total);
+    if (!batch.pictures.defined()) continue;
+    const at::Tensor x0 = to_latents(batch.pictures);
+    const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, first, total);
+    const Told told = student_->tell_all({batch.labels, batch.captions});
     const Precision precision(device_, recipe_.run.precision);
-    parts.losses.push_back(objective_.losses(network_, x0, draw));
+    parts.losses.push_back(objective_.losses(*student_, x0, draw, told));
     parts.times.push_back(draw.times);
   }
   parameters_.values().copy_(trained);
@@ -265,7 +277,9 @@ void Learner::start_from(const models::Weights& weights) {
 
 Checkpoint Learner::snapshot(const State& state) const {
   const Parameters& p = parameters_;
-  return {.state = state,
+  State saved = state;
+  saved.words = words();
+  return {.state = saved,
           .recipe = {},
           .weights = p.named(p.values()),
           .ema = p.named(optimizer_.ema),

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "pom/data/loader.h"
-#include "pom/models/dipom.h"
 #include "pom/models/graph_cuda.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/objective.h"
 #include "pom/train/optimizer.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
+#include "pom/train/student.h"
 
 namespace pom::train {
 
@@ -24,6 +24,7 @@ struct Prepared {
   data::Batch batch;
   std::vector<at::Tensor> x0;
   std::vector<Draw> draws;
+  std::vector<Told> told;
 };
 
 struct StepResult {
@@ -53,8 +54,9 @@ struct ValidationResult {
 
 class Learner {
  public:
-  // A complete recipe (classes and channels known). Weights are the network's first values.
-  Learner(const Recipe& recipe, const at::Device& device);
+  // A complete recipe (classes and channels known). Weights are the network's first values. `words` are those
+  // that a text encoder has a piece for, of a checkpoint or a model; where there are none, the data's.
+  Learner(const Recipe& recipe, const at::Device& device, const std::string& words = {});
 
   // For the step that is the `draw`-th to draw noise. On a GPU this only starts the work.
   Prepared prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const;
@@ -76,7 +78,7 @@ class Learner {
   Checkpoint snapshot(const State& state) const;  // without the recipe
   void restore(const Checkpoint& checkpoint);
 
-  models::DiPoM& network() { return network_; }
+  std::string words() const { return student_->words(); }
   Parameters& parameters() { return parameters_; }
   AdamW& optimizer() { return optimizer_; }
   const at::Device& device() const { return device_; }
@@ -105,7 +107,7 @@ class Learner {
   Recipe recipe_;
   at::Device device_;
   std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
-  models::DiPoM network_;
+  std::unique_ptr<Student> student_;
   Parameters parameters_;
   AdamW optimizer_;
   Objective objective_;

@@ -4,8 +4,10 @@
 #include <cstdio>
 
 #include "pom/base/error.h"
+#include "pom/codecs/words.h"
 #include "pom/generate/engine.h"
 #include "pom/io/sheet.h"
+#include "pom/train/student.h"
 
 namespace pom::train {
 namespace {
@@ -15,30 +17,44 @@ constexpr std::int64_t classes_on_sheet = 10;
 }  // namespace
 
 void write_model(const std::filesystem::path& folder, const Recipe& recipe,
-                 const std::vector<std::string>& classes, const models::Weights& average) {
+                 const std::vector<std::string>& classes, const models::Weights& average,
+                 const std::string& words) {
   generate::ModelConfig config;
   config.name = recipe.run.name;
   config.network = recipe.network;
   config.diffusion = recipe.diffusion;
   config.codec = recipe.codec;
+  config.text = recipe.text;
   config.sample = recipe.sample;
   config.classes = classes;
   generate::write_config(folder, config);
-  models::write_weights(folder / generate::weights_file, average,
+  if (recipe.network.video()) {
+    codecs::Words encoder(recipe.text, codecs::WordPieces::from_lines(words));
+    encoder.set_weights(text_part(average));
+    encoder.save(folder / codecs::text_folder);
+  }
+  models::write_weights(folder / generate::weights_file, network_part(average),
                         recipe.log.model_dtype == "fp32" ? at::kFloat : at::kBFloat16);
 }
 
-models::Weights first_weights(const std::filesystem::path& folder, const models::NetworkConfig& network) {
+FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& recipe) {
   const generate::ModelConfig config = generate::read_config(folder);
+  const models::NetworkConfig& network = recipe.network;
   const auto same = [&](const auto& expected, const auto& got, const char* name) {
     check(expected == got, "train: --init-from ", folder.string(), ": network.", name, ": expected ",
           expected, ", as the recipe has, got ", got);
   };
+  same(network.kind, config.network.kind, "kind");
   same(network.mixer, config.network.mixer, "mixer");
   same(network.order, config.network.order, "order");
   same(network.order_expand, config.network.order_expand, "order_expand");
   if (network.attention()) same(network.heads, config.network.heads, "heads");
-  return models::read_weights(folder / generate::weights_file, network);
+  FirstWeights first{models::read_weights(folder / generate::weights_file, network), {}};
+  if (!network.video()) return first;
+  const codecs::Words encoder = codecs::Words::open(recipe.text, folder / codecs::text_folder);
+  for (const auto& [name, tensor] : encoder.weights()) first.weights[text_name(name)] = tensor;
+  first.words = encoder.vocabulary().lines();
+  return first;
 }
 
 io::Image sample_sheet(const std::filesystem::path& folder, const Recipe& recipe, const at::Device& device) {

@@ -11,13 +11,19 @@
 
 namespace pom::train {
 
-// config.json and model.safetensors. A reader sees the files of one save or, for a moment, a newer config
-// beside the weights before it; the two differ in nothing that matters to each other.
+// config.json and model.safetensors, and of clips text_encoder/ with these words. A reader sees the files of
+// one save or, for a moment, a newer config (and text encoder) beside the weights before it; they differ in
+// nothing that matters to each other but for a step of training.
 void write_model(const std::filesystem::path& folder, const Recipe& recipe,
-                 const std::vector<std::string>& classes, const models::Weights& average);
+                 const std::vector<std::string>& classes, const models::Weights& average,
+                 const std::string& words = {});
 
 // The weights of a model folder for a network of the same shape; the size of its pictures may be another.
-models::Weights first_weights(const std::filesystem::path& folder, const models::NetworkConfig& network);
+struct FirstWeights {
+  models::Weights weights;
+  std::string words;  // of the text encoder, where there is one
+};
+FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& recipe);
 
 // Labelled pictures of fixed seeds, of the first ten classes, with the recipe's sample settings.
 io::Image sample_sheet(const std::filesystem::path& folder, const Recipe& recipe, const at::Device& device);

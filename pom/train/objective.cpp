@@ -19,53 +19,41 @@ std::int64_t spread(std::int64_t i, std::int64_t total) {
   return i * stride % total;
 }
 
-// To where x is, without waiting for what a GPU is busy with.
-at::Tensor beside(const at::Tensor& host, const at::Tensor& x) {
-  if (!x.is_cuda()) return host.to(x.device());
-  return host.pin_memory().to(x.device(), host.scalar_type(), /*non_blocking=*/true);
-}
-
 }  // namespace
 
 Objective::Objective(const Recipe& recipe)
     : path_(diffusion::Path::named(recipe.diffusion.path,
                                    recipe.diffusion.path == "flow" ? "" : recipe.diffusion.variance)),
       loss_(diffusion::Loss::named(recipe.loss.kind, recipe.loss.gamma)),
-      label_drop_(recipe.batch.label_drop),
-      logit_normal_(recipe.batch.time == "logit-normal"),
-      classes_(recipe.network.classes) {}
+      logit_normal_(recipe.batch.time == "logit-normal") {}
 
-Draw Objective::draw(const DrawKey& key, const at::Tensor& x0, const at::Tensor& labels,
-                     std::int64_t first) const {
+Draw Objective::draw(const DrawKey& key, const at::Tensor& x0, std::int64_t first) const {
   const std::int64_t B = x0.size(0);
   const NoiseKey time_key{key.seed, noise_for::train_time, key.draw};
-  const NoiseKey drop_key{key.seed, noise_for::label_drop, key.draw};
-  at::Tensor times = at::empty({B}, at::kDouble), kept = labels.to(at::kCPU, at::kLong).clone();
+  at::Tensor times = at::empty({B}, at::kDouble);
   double* t = times.data_ptr<double>();
-  std::int64_t* y = kept.data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < B; ++i) {
+  for (std::int64_t i = 0; i < B; ++i)
     t[i] = logit_normal_ ? 1 / (1 + std::exp(-double{normal_at(time_key, first + i)}))
                          : double{uniform_at(time_key, first + i)};
-    if (uniform_at(drop_key, first + i) < label_drop_) y[i] = classes_;
-  }
   const NoiseKey noise_key{key.seed, noise_for::train_noise, key.draw};
-  return {normal_noise(noise_key, x0, first), beside(times.to(x0.scalar_type()), x0), beside(kept, x0)};
+  return {normal_noise(noise_key, x0, first), sent_to(x0.device(), times.to(x0.scalar_type()))};
 }
 
-Draw Objective::draw_evenly(const DrawKey& key, const at::Tensor& x0, const at::Tensor& labels,
-                            std::int64_t first, std::int64_t total) const {
+Draw Objective::draw_evenly(const DrawKey& key, const at::Tensor& x0, std::int64_t first,
+                            std::int64_t total) const {
   const std::int64_t B = x0.size(0);
   at::Tensor times = at::empty({B}, at::kDouble);
   double* t = times.data_ptr<double>();
   for (std::int64_t i = 0; i < B; ++i)
     t[i] = (static_cast<double>(spread(first + i, total)) + 0.5) / static_cast<double>(total);
   const NoiseKey noise_key{key.seed, noise_for::train_noise, key.draw};
-  return {normal_noise(noise_key, x0, first), beside(times.to(x0.scalar_type()), x0), beside(labels, x0)};
+  return {normal_noise(noise_key, x0, first), sent_to(x0.device(), times.to(x0.scalar_type()))};
 }
 
-at::Tensor Objective::losses(models::DiPoM& network, const at::Tensor& x0, const Draw& draw) const {
+at::Tensor Objective::losses(Student& student, const at::Tensor& x0, const Draw& draw,
+                             const Told& told) const {
   const at::Tensor x = path_.mix(x0, draw.noise, draw.times);
-  const at::Tensor output = network->forward(x, draw.times, draw.labels);
+  const at::Tensor output = student.forward(x, draw.times, told);
   return loss_(path_, output, x0, draw.noise, draw.times);
 }
 

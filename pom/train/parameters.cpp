@@ -25,32 +25,54 @@ at::Tensor part(const at::Tensor& flat, const Slice& slice) {
 }  // namespace
 
 bool decays(std::string_view name, std::int64_t dims) {
-  return dims > 1 && !name.starts_with("classes_emb");
+  for (const std::string_view table : {"classes_emb", "text_encoder.pieces", "text_encoder.places"})
+    if (name.starts_with(table)) return false;
+  return dims > 1;
 }
 
-Parameters::Parameters(models::DiPoM& network) {
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module) {
+  std::vector<NamedParameter> all;
+  for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
+  return all;
+}
+
+std::vector<std::string> forward_names(const models::NetworkConfig& network) {
+  std::vector<std::string> names;
+  for (const models::TensorSpec& spec : models::expected_tensors(network)) names.push_back(spec.name);
+  return names;
+}
+
+Parameters::Parameters(models::DiPoM& network)
+    : Parameters(named_parameters(*network), forward_names(network->config())) {}
+
+Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order)
+    : forward_order_(std::move(forward_order)) {
   c10::NoGradGuard no_grad;
-  auto named = network->named_parameters();
+  std::vector<at::Tensor> in_order;
   std::int64_t total = 0;
   for (const bool decaying : {true, false}) {
-    for (const auto& item : named) {
-      const at::Tensor& p = item.value();
-      if (decays(item.key(), p.dim()) != decaying) continue;
-      slices_.push_back({item.key(), p.sizes().vec(), total, p.numel()});
+    for (const auto& [name, p] : parameters) {
+      if (decays(name, p.dim()) != decaying) continue;
+      slices_.push_back({name, p.sizes().vec(), total, p.numel()});
+      in_order.push_back(p);
       total += aligned(p.numel());
     }
     if (decaying) decayed_ = total;
   }
-  values_ = at::zeros({total}, network->out_proj->weight.options().requires_grad(false));
+  values_ = at::zeros({total}, parameters.at(0).tensor.options().requires_grad(false));
   gradients_ = at::zeros_like(values_);
-  for (const Slice& slice : slices_) {
-    at::Tensor& parameter = named[slice.name];
-    part(values_, slice).copy_(parameter);
-    parameter.set_data(part(values_, slice));
-    parameter.mutable_grad() = part(gradients_, slice);
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    const Slice& slice = slices_[i];
+    part(values_, slice).copy_(in_order[i]);
+    in_order[i].set_data(part(values_, slice));
+    in_order[i].mutable_grad() = part(gradients_, slice);
   }
-  for (const models::TensorSpec& spec : models::expected_tensors(network->config()))
-    forward_order_.push_back(spec.name);
+}
+
+std::int64_t Parameters::count() const {
+  std::int64_t count = 0;
+  for (const Slice& slice : slices_) count += slice.count;
+  return count;
 }
 
 models::Weights Parameters::named(const at::Tensor& flat) const {

@@ -12,6 +12,14 @@
 
 namespace pom::train {
 
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);
+// In the order of the forward pass.
+std::vector<std::string> forward_names(const models::NetworkConfig& network);
+
 // A parameter's part of the flat memory.
 struct Slice {
   std::string name;
@@ -21,13 +29,15 @@ struct Slice {
 
 class Parameters {
  public:
-  // The network's parameters become views of values(), their gradients views of gradients(); the network must
-  // not be moved to another device or dtype after that.
+  // The parameters become views of values(), their gradients views of gradients(); their modules must not be
+  // moved to another device or dtype after that. `forward_order` are their names.
+  Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order);
   explicit Parameters(models::DiPoM& network);
 
   at::Tensor& values() { return values_; }  // (n), fp32 or fp64, on the network's device
   const at::Tensor& values() const { return values_; }
   at::Tensor& gradients() { return gradients_; }     // (n); backward() adds to it
+  std::int64_t count() const;                        // of numbers that are learned
   std::int64_t decayed() const { return decayed_; }  // of the first so many elements weights decay
   const std::vector<Slice>& slices() const { return slices_; }
 

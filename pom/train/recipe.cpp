@@ -1,5 +1,6 @@
 #include "pom/train/recipe.h"
 
+#include <map>
 #include <set>
 
 #include "pom/base/error.h"
@@ -11,7 +12,7 @@ namespace {
 // Fields that a resumed run must keep: with another value the state would mean something else.
 const std::vector<std::string_view> fixed_fields = {"run.seed",   "run.precision",   "data.kind",
                                                     "data.size",  "data.validation", "network.",
-                                                    "diffusion.", "codec."};
+                                                    "diffusion.", "codec.",          "text."};
 
 bool fixed(std::string_view field) {
   for (const std::string_view name : fixed_fields)
@@ -54,6 +55,7 @@ Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<co
   recipe.network.classes = recipe.network.channels = 0;  // the data's
   apply(recipe, toml, source, sets);
   if (!given.contains("sample.size")) recipe.sample.size = recipe.data.size;
+  if (!given.contains("network.text_width")) recipe.network.text_width = recipe.text.width;
   return recipe;
 }
 
@@ -64,25 +66,59 @@ Recipe read_recipe(const std::filesystem::path& path, std::span<const std::strin
   return recipe;
 }
 
+namespace {
+
+void check_data(const Recipe& recipe, std::string_view source) {
+  const auto expect = [&](bool ok, const auto&... parts) { check(ok, source, ": ", parts...); };
+  const data::DataConfig& data = recipe.data;
+  const std::int64_t patch = recipe.network.patch;
+  const std::vector<std::int64_t>& size = data.size;
+  expect(size.size() == 2, "data.size: expected width and height, got ", size.size(), " numbers");
+  expect(data.kind == "latents" || (size[0] % patch == 0 && size[1] % patch == 0),
+         "data.size: expected sides that network.patch (", patch, ") divides, got ", size[0], "x", size[1]);
+  const bool drawn = data.kind == "shapes" || data.kind == "sprites";
+  expect(drawn || !data.path.empty(), "data.path: expected the folder of the ",
+         data.kind == "folder" ? "pictures" : data.kind, ", got nothing; give it in the recipe or as ",
+         "--set data.path=DIR");
+  expect(!drawn || data.path.empty(), "data.path: expected nothing with data.kind ", data.kind, ", got \"",
+         data.path, "\"");
+}
+
+void check_clips(const Recipe& recipe, std::string_view source) {
+  const auto expect = [&](bool ok, const auto&... parts) { check(ok, source, ": ", parts...); };
+  const models::NetworkConfig& network = recipe.network;
+  expect(recipe.data.moving() == network.video(), "network.kind: expected ",
+         recipe.data.moving() ? "vdipom (or the variant of a network for clips)" : "dipom",
+         " with data.kind ", recipe.data.kind, ", got ", network.kind);
+  if (!network.video()) {
+    expect(recipe.batch.latest_block == 0, "batch.latest_block: expected 0 with a network for pictures, got ",
+           recipe.batch.latest_block);
+    return;
+  }
+  expect(recipe.data.frames % network.patch_time == 0,
+         "data.frames: expected whole blocks of network.patch_time (", network.patch_time, ") frames, got ",
+         recipe.data.frames);
+  expect(network.text_width == recipe.text.width, "network.text_width: expected text.width (",
+         recipe.text.width, "), got ", network.text_width);
+  expect(!recipe.batch.checkpointing,
+         "batch.checkpointing: expected false with a network for clips, which does not have it; a larger ",
+         "batch.accumulate saves memory too");
+  expect(recipe.log.sample_every == 0,
+         "log.sample_every: expected 0 with a network for clips: there are no sheets of them");
+}
+
+}  // namespace
+
 void check_recipe(const Recipe& recipe, std::string_view source) {
   const auto expect = [&](bool ok, const auto&... parts) { check(ok, source, ": ", parts...); };
   const OptimizerConfig& o = recipe.optimizer;
-  const std::vector<std::int64_t>& size = recipe.data.size;
   expect(o.cooldown <= recipe.run.steps, "optimizer.cooldown: expected at most run.steps (", recipe.run.steps,
          "), got ", o.cooldown);
   expect(recipe.batch.size % recipe.batch.accumulate == 0,
          "batch.accumulate: expected a divisor of batch.size (", recipe.batch.size, "), got ",
          recipe.batch.accumulate);
-  expect(size.size() == 2, "data.size: expected width and height, got ", size.size(), " numbers");
-  expect(recipe.data.kind == "latents" ||
-             (size[0] % recipe.network.patch == 0 && size[1] % recipe.network.patch == 0),
-         "data.size: expected sides that network.patch (", recipe.network.patch, ") divides, got ", size[0],
-         "x", size[1]);
-  expect(recipe.data.kind == "shapes" || !recipe.data.path.empty(), "data.path: expected the folder of the ",
-         recipe.data.kind == "folder" ? "pictures" : "latents", ", got nothing; give it in the recipe or as ",
-         "--set data.path=DIR");
-  expect(recipe.data.kind != "shapes" || recipe.data.path.empty(),
-         "data.path: expected nothing with data.kind shapes, got \"", recipe.data.path, "\"");
+  check_data(recipe, source);
+  check_clips(recipe, source);
   models::NetworkConfig network =
       recipe.network;  // whose classes and channels the data may still have to tell
   if (network.classes == 0)
@@ -92,19 +128,34 @@ void check_recipe(const Recipe& recipe, std::string_view source) {
   models::check_config(network, detail::concat(source, ": network: "));
 }
 
+namespace {
+
+// A network for clips is told no class; its clips are, unless told, as long and as fast as the data's.
+void complete_clips(Recipe& recipe) {
+  if (recipe.network.classes == 0) recipe.network.classes = 1;
+  if (recipe.sample.frames == 0) recipe.sample.frames = recipe.data.frames;
+  if (recipe.sample.fps == 0) recipe.sample.fps = recipe.data.fps;
+}
+
+}  // namespace
+
 void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   const auto take = [&](std::int64_t& value, std::int64_t found, const char* name) {
     check(value == 0 || value == found, "train: network.", name, ": expected ", found,
           ", as the data has, got ", value);
     value = found;
   };
-  take(recipe.network.classes, std::ssize(dataset.classes()), "classes");
-  take(recipe.network.channels, dataset.shape().at(0), "channels");
   const std::vector<std::int64_t> shape = dataset.shape();
-  check(shape[1] % recipe.network.patch == 0 && shape[2] % recipe.network.patch == 0,
-        "train: network.patch: expected a divisor of the data's sides (", shape[2], "x", shape[1], "), got ",
-        recipe.network.patch);
-  if (dataset.latents()) recipe.sample.size = {shape[2], shape[1]};  // until a codec says what they stand for
+  const std::int64_t height = shape.at(shape.size() - 2), width = shape.back(), patch = recipe.network.patch;
+  if (recipe.network.video())
+    complete_clips(recipe);
+  else
+    take(recipe.network.classes, std::ssize(dataset.classes()), "classes");
+  take(recipe.network.channels, shape.at(0), "channels");
+  check(height % patch == 0 && width % patch == 0,
+        "train: network.patch: expected a divisor of the data's sides (", width, "x", height, "), got ",
+        patch);
+  if (dataset.latents()) recipe.sample.size = {width, height};  // until a codec says what they stand for
 }
 
 std::string recipe_text(Recipe recipe) {
@@ -113,11 +164,17 @@ std::string recipe_text(Recipe recipe) {
 
 std::vector<Change> changes(Recipe before, Recipe after) {
   const auto old_values = values_of(before), new_values = values_of(after);
+  const std::map<std::string, std::string> had(old_values.begin(), old_values.end()),
+      has(new_values.begin(), new_values.end());
+  const auto value = [](const std::map<std::string, std::string>& values, const std::string& name) {
+    const auto found = values.find(name);
+    return found == values.end() ? std::string("nothing") : found->second;
+  };
   std::vector<Change> found;
-  for (std::size_t i = 0; i < old_values.size(); ++i)
-    if (old_values[i].second != new_values[i].second)
-      found.push_back(
-          {old_values[i].first, old_values[i].second, new_values[i].second, !fixed(old_values[i].first)});
+  for (const auto& [name, text] : old_values)
+    if (value(has, name) != text) found.push_back({name, text, value(has, name), !fixed(name)});
+  for (const auto& [name, text] : new_values)  // which pictures do not have and clips have
+    if (!had.contains(name)) found.push_back({name, "nothing", text, !fixed(name)});
   return found;
 }
 

@@ -11,6 +11,7 @@
 
 #include "pom/base/fields.h"
 #include "pom/codecs/codec.h"
+#include "pom/codecs/text.h"
 #include "pom/data/dataset.h"
 #include "pom/diffusion/loss.h"
 #include "pom/generate/folder.h"
@@ -48,6 +49,7 @@ struct BatchConfig {
   std::int64_t size = 64;       // pictures that the optimizer sees in a step
   std::int64_t accumulate = 1;  // parts in which a batch is computed, one after the other
   double label_drop = 0.1;
+  std::int64_t latest_block = 0;  // number that the first block of a clip may get
   std::string time = "uniform";
   bool checkpointing = false;
 
@@ -61,10 +63,15 @@ struct BatchConfig {
                 .most = 1e5},
           accumulate);
     visit(Field{.name = "label_drop",
-                .help = "share of examples without class, for guidance",
+                .help = "share of examples without class or caption, for guidance",
                 .least = 0,
                 .most = 1},
           label_drop);
+    visit(Field{.name = "latest_block",
+                .help = "clips begin at a block from 0 to this one, so that every time is familiar",
+                .least = 0,
+                .most = 1e6},
+          latest_block);
     visit(Field{.name = "time",
                 .help = "how times are drawn: uniform, or logit-normal (more in the middle)",
                 .choices = {"uniform", "logit-normal"}},
@@ -176,6 +183,7 @@ struct Recipe {
   models::NetworkConfig network;
   generate::DiffusionConfig diffusion;
   codecs::CodecConfig codec;
+  codecs::TextConfig text;
   BatchConfig batch;
   LossConfig loss;
   OptimizerConfig optimizer;
@@ -190,6 +198,7 @@ struct Recipe {
     visit(Field{.name = "network", .help = "what learns"}, network);
     visit(Field{.name = "diffusion", .help = "what it predicts"}, diffusion);
     visit(Field{.name = "codec", .help = "what turns pictures into latents"}, codec);
+    visit(Field{.name = "text", .help = "what turns captions into tokens", .saved = network.video()}, text);
     visit(Field{.name = "batch", .help = "what a step sees"}, batch);
     visit(Field{.name = "loss", .help = "how wrong it is"}, loss);
     visit(Field{.name = "optimizer", .help = "how it gets better"}, optimizer);
@@ -200,8 +209,8 @@ struct Recipe {
 };
 
 // Reads a recipe and changes fields as `--set` says ("optimizer.lr=2e-4"). A variant's name gives the
-// defaults of the rest of the network; classes and channels that the recipe does not give come from the data
-// set when it is opened. Errors name file, line and field.
+// defaults of the rest of the network, text.width that of network.text_width; classes and channels that the
+// recipe does not give come from the data set when it is opened. Errors name file, line and field.
 Recipe read_recipe(const std::filesystem::path& path, std::span<const std::string> sets = {});
 Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<const std::string> sets = {});
 

@@ -15,7 +15,6 @@
 #include "pom/io/json_fields.h"
 #include "pom/io/picture.h"
 #include "pom/io/sha256.h"
-#include "pom/models/counts.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/model_folder.h"
@@ -62,7 +61,7 @@ class Run {
   void refuse_options(const std::optional<Checkpoint>& checkpoint) const;
   void refuse_changes(const Checkpoint& checkpoint);
   void compare_data(const State& saved);
-  void start(const std::optional<Checkpoint>& checkpoint);
+  void start(const std::optional<Checkpoint>& checkpoint, const at::Device& device);
   void describe();
   void start_loader();
   bool steps();
@@ -128,11 +127,10 @@ void Run::say(const std::string& text) {
 void Run::begin() {
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);
-  learner_.emplace(recipe_, device);
   const std::optional<Checkpoint> checkpoint = find_checkpoint();
   refuse_options(checkpoint);
   if (checkpoint) refuse_changes(*checkpoint);
-  start(checkpoint);
+  start(checkpoint, device);
   describe();
   start_loader();
   // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a
@@ -184,8 +182,9 @@ void Run::refuse_changes(const Checkpoint& checkpoint) {
       refused.empty(),
       "train: --resume: these fields have changed and may not, because the state of the run ",
       "would no longer mean the same:", refused,
-      "\nthe network, the data's kind, size and validation, the diffusion, the codec, the seed and the ",
-      "precision stay; everything else may change. A run that starts from these weights with another recipe ",
+      "\nthe network, the data's kind, size and validation, the diffusion, the codec, the text encoder, the ",
+      "seed and the precision stay; everything else may change. A run that starts from these weights with "
+      "another recipe ",
       "is --init-from ", folder_.model().string());
   if (!allowed.empty()) say("changed since the checkpoint:" + allowed);
   compare_data(checkpoint.state);
@@ -200,21 +199,25 @@ void Run::compare_data(const State& saved) {
                        ": their order is another from here on"));
 }
 
-void Run::start(const std::optional<Checkpoint>& checkpoint) {
+void Run::start(const std::optional<Checkpoint>& checkpoint, const at::Device& device) {
   if (checkpoint) {
+    learner_.emplace(recipe_, device, checkpoint->state.words);
     learner_->restore(*checkpoint);
     state_ = checkpoint->state;
     if (options_.from.empty()) saved_step_ = state_.step;
   } else {
     state_.seed = recipe_.run.seed;
-    if (!options_.init_from.empty()) learner_->start_from(first_weights(options_.init_from, recipe_.network));
+    FirstWeights first;
+    if (!options_.init_from.empty()) first = first_weights(options_.init_from, recipe_);
+    learner_.emplace(recipe_, device, first.words);
+    if (!first.weights.empty()) learner_->start_from(first.weights);
   }
   state_.examples = data_.training->size();
   state_.classes = hash_of(data_.training->classes());
   if (options_.cooldown > 0) state_.cooldown_from = state_.step, state_.cooldown_steps = options_.cooldown;
   log_.emplace(folder_.path(), checkpoint ? state_.step : -1);
-  log_->message(detail::concat(recipe_.run.name, ": ", models::count_parameters(recipe_.network),
-                               " parameters on ", device_text(learner_->device())));
+  log_->message(detail::concat(recipe_.run.name, ": ", learner_->parameters().count(), " parameters on ",
+                               device_text(learner_->device())));
   for (const std::string& text : std::exchange(unsaid_, {})) say(text);
   if (checkpoint) say(detail::concat("going on from step ", state_.step));
 }
@@ -229,7 +232,7 @@ void Run::describe() {
                             ", \"version\": ", io::json_quoted(build.version),
                             ", \"build\": ", io::json_quoted(build_line()),
                             ", \"device\": ", io::json_quoted(device_text(learner_->device())),
-                            ", \"parameters\": ", models::count_parameters(recipe_.network),
+                            ", \"parameters\": ", learner_->parameters().count(),
                             ", \"init_from\": ", io::json_quoted(options_.init_from.string()), "}"));
 }
 
@@ -352,8 +355,9 @@ void Run::log_figures(const StepResult& result) {
   result_.loss = figures.loss;
   log_->figures(figures);
   char note[96];
-  std::snprintf(note, sizeof note, "loss %.4f · %.*f pictures/s", figures.loss,
-                figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second);
+  std::snprintf(note, sizeof note, "loss %.4f · %.*f %s/s", figures.loss,
+                figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second,
+                recipe_.data.moving() ? "clips" : "pictures");
   progress_->note(note);
   stretch_ = Stretch();
 }
@@ -382,7 +386,7 @@ void Run::save(bool sheet) {
   Checkpoint checkpoint = learner_->snapshot(state_);
   checkpoint.state.seconds = seconds();
   checkpoint.recipe = recipe_text(recipe_);
-  write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema);
+  write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema, checkpoint.state.words);
   if (sheet) draw_sheet();
   write_checkpoint(folder_.checkpoints(), checkpoint);
   prune_checkpoints(folder_.checkpoints(), recipe_.log.keep);

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPER = [path for path in RECIPES if re.match(r"dipom-.*-(flow|epsilon)$", path.stem)]
 DEGREES = [path for path in RECIPES if path.stem.startswith("degrees-")]
-WITH_PATH = [path for path in RECIPES if not path.stem.startswith("shapes")]
+WITH_PATH = [path for path in RECIPES if not path.stem.startswith(("shapes", "sprites"))]
 
 
 def read(path):
@@ -39,6 +39,7 @@ def test_all_are_here():
         f"dipom-{size}2-{path}" for size in ("s", "b", "l", "xl") for path in ("flow", "epsilon")
     } <= names
     assert {f"degrees-{k}x{12 // k}" for k in (1, 2, 3, 4, 6)} <= names
+    assert names >= {"sprites", "video-xl2"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=stem)
@@ -54,9 +55,14 @@ def test_needs_only_its_data(path, tmp_path):
     result = pom_train(path, cwd=tmp_path)
     assert result.returncode == 2 and "data.path: expected the folder of the" in result.stderr
     result = pom_train(path, "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
-    kind = "latents" if read(path)["data"]["kind"] == "latents" else "pictures"
     assert result.returncode == 1
-    assert f"expected a folder with one folder of {kind} for each class, got no such folder" in result.stderr
+    kind = read(path)["data"]["kind"]
+    if kind == "clips":
+        assert "expected a folder of clips, got no such folder" in result.stderr
+    else:
+        kind = "latents" if kind == "latents" else "pictures"
+        expected = f"expected a folder with one folder of {kind} for each class, got no such folder"
+        assert expected in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,6 +115,29 @@ def test_pictures():
     recipe = read(ROOT / "recipes/dipom-s8-pictures.toml")
     assert recipe["network"] == {"variant": "DiPoM-S/8", "channels": 3}
     assert recipe["data"] == {"kind": "folder", "size": [256, 256], "flip": True, "validation": 2048}
+
+
+def test_sprites():
+    """Blocks of two frames with a window that clips outgrow, at any time of the code's period."""
+    recipe = read(ROOT / "recipes/sprites.toml")
+    network, data = recipe["network"], recipe["data"]
+    assert (data["size"], data["frames"]) == ([32, 32], 16)
+    assert (network["patch_time"], network["patch"], network["temporal_mask"]) == (2, 4, "block-causal")
+    assert 0 < network["window"] < data["frames"] / network["patch_time"]
+    assert recipe["batch"]["latest_block"] == network["time_period"] - 1
+    assert recipe["diffusion"]["path"] == "flow" and recipe["batch"]["label_drop"] > 0
+
+
+def test_video_xl2():
+    """As wide and as deep as the paper's network, with as many tokens."""
+    recipe = read(ROOT / "recipes/video-xl2.toml")
+    network, data = recipe["network"], recipe["data"]
+    assert (network["dim"], network["depth"], network["ffw_expand"]) == (1152, 20, 4)
+    assert (network["order"], network["order_expand"]) == (2, 2)
+    assert (data["size"], data["frames"], data["fps"]) == ([384, 240], 80, 16)
+    places = (384 // network["patch"]) * (240 // network["patch"])
+    tokens = places * data["frames"] // network["patch_time"]
+    assert tokens == (384 // 8 // 2) * (240 // 8 // 2) * (80 // 4 // 2)
 
 
 def test_attention_differs_in_the_mixer_alone():

@@ -53,15 +53,17 @@ struct Record {
   std::vector<double> loss, norm, rate;
 };
 
-void record_draws(Record& record, const train::Recipe& recipe, const data::Batch& batch,
-                  const train::State& state) {
-  const at::Tensor x0 = data::to_model_range(batch.pictures).to(train::master_dtype(recipe.run.precision));
-  const train::Draw draw = train::Objective(recipe).draw(
-      {static_cast<std::uint64_t>(state.seed), static_cast<std::uint32_t>(state.draws)}, x0, batch.labels, 0);
-  record.pictures.push_back(batch.pictures);
-  record.noise.push_back(draw.noise);
-  record.times.push_back(draw.times);
-  record.labels.push_back(draw.labels);
+void record_draws(Record& record, const train::Prepared& prepared) {
+  std::vector<at::Tensor> noise, times, labels;
+  for (std::size_t i = 0; i < prepared.draws.size(); ++i) {
+    noise.push_back(prepared.draws[i].noise);
+    times.push_back(prepared.draws[i].times);
+    labels.push_back(prepared.told[i][0]);
+  }
+  record.pictures.push_back(prepared.batch.pictures);
+  record.noise.push_back(at::cat(noise));
+  record.times.push_back(at::cat(times));
+  record.labels.push_back(at::cat(labels));
 }
 
 void run(const char* recipe_path, const char* out, std::vector<std::string> sets) {
@@ -77,9 +79,9 @@ void run(const char* recipe_path, const char* out, std::vector<std::string> sets
   train::State state;
   state.seed = recipe.run.seed;
   while (state.step < recipe.run.steps) {
-    const data::Batch batch = loader.next();
-    record_draws(record, recipe, batch, state);
-    const train::StepResult result = learner.step(batch, state);
+    const train::Prepared prepared = learner.prepare(loader.next(), state.seed, state.draws);
+    record_draws(record, prepared);
+    const train::StepResult result = learner.step(prepared, state);
     check(result.finite, "trainer_tool: step ", state.step, " was not finite: ", result.culprit);
     record.loss.push_back(result.loss);
     record.norm.push_back(result.norm);

@@ -35,10 +35,10 @@ TEST(Parameters, AreViewsOfOnePiece) {
   const Recipe recipe = tiny();
   Learner learner(recipe, at::kCPU);
   Parameters& p = learner.parameters();
-  const models::Weights before = learner.network()->weights();
+  const models::Weights before = p.named(p.values());
   EXPECT_EQ(p.slices().size(), before.size());
   p.values().mul_(2);
-  for (const auto& [name, weight] : learner.network()->weights())
+  for (const auto& [name, weight] : p.named(p.values()))
     EXPECT_TRUE(at::equal(weight, before.at(name) * 2)) << name;
   for (const Slice& slice : p.slices())
     EXPECT_EQ(slice.begin < p.decayed(), decays(slice.name, static_cast<std::int64_t>(slice.shape.size())))
@@ -46,7 +46,7 @@ TEST(Parameters, AreViewsOfOnePiece) {
   models::Weights zeros = p.named(p.values());
   for (auto& [name, weight] : zeros) weight.zero_();
   p.assign(p.values(), zeros);
-  EXPECT_EQ(learner.network()->out_proj->weight.abs().max().item<double>(), 0);
+  EXPECT_EQ(p.values().abs().max().item<double>(), 0);
 }
 
 TEST(Parameters, WhatDecays) {
@@ -59,22 +59,34 @@ TEST(Parameters, WhatDecays) {
 TEST(Objective, DrawsDoNotDependOnTheSplit) {
   const Recipe recipe = tiny({"batch.label_drop=0.5"});
   const Objective objective(recipe);
-  const at::Tensor x0 = at::zeros({8, 3, 8, 8}), labels = at::arange(8, at::kLong);
+  const at::Tensor x0 = at::zeros({8, 3, 8, 8});
   const DrawKey key{.seed = 7, .draw = 3};
-  const Draw whole = objective.draw(key, x0, labels, 0);
-  const Draw part = objective.draw(key, x0.narrow(0, 3, 4), labels.narrow(0, 3, 4), 3);
+  const Draw whole = objective.draw(key, x0, 0);
+  const Draw part = objective.draw(key, x0.narrow(0, 3, 4), 3);
   EXPECT_TRUE(at::equal(part.noise, whole.noise.narrow(0, 3, 4)));
   EXPECT_TRUE(at::equal(part.times, whole.times.narrow(0, 3, 4)));
-  EXPECT_TRUE(at::equal(part.labels, whole.labels.narrow(0, 3, 4)));
-  const Draw other = objective.draw({.seed = 7, .draw = 4}, x0, labels, 0);
+  const Draw other = objective.draw({.seed = 7, .draw = 4}, x0, 0);
   EXPECT_FALSE(at::equal(other.noise, whole.noise));
   EXPECT_FALSE(at::equal(other.times, whole.times));
 }
 
+TEST(PictureStudent, SomeLoseTheirClassAndThatDoesNotDependOnTheSplit) {
+  const std::unique_ptr<Student> student = make_student(tiny({"batch.label_drop=0.5"}), at::kCPU);
+  const at::Tensor labels = at::arange(8, at::kLong);
+  const DrawKey key{.seed = 7, .draw = 3};
+  const at::Tensor whole = student->tell({labels, {}}, key, 0).at(0);
+  const at::Tensor part = student->tell({labels.narrow(0, 3, 4), {}}, key, 3).at(0);
+  EXPECT_TRUE(at::equal(part, whole.narrow(0, 3, 4)));
+  const at::Tensor dropped = whole == 10;
+  EXPECT_TRUE(dropped.any().item<bool>());
+  EXPECT_TRUE(((whole == labels) | dropped).all().item<bool>());
+  EXPECT_TRUE(at::equal(student->tell_all({labels, {}}).at(0), labels));
+}
+
 TEST(Objective, EvenTimesAreAllThere) {
   const Objective objective(tiny());
-  const at::Tensor x0 = at::zeros({20, 3, 8, 8}), labels = at::zeros({20}, at::kLong);
-  const at::Tensor times = std::get<0>(objective.draw_evenly({}, x0, labels, 0, 20).times.sort());
+  const at::Tensor x0 = at::zeros({20, 3, 8, 8});
+  const at::Tensor times = std::get<0>(objective.draw_evenly({}, x0, 0, 20).times.sort());
   EXPECT_TRUE(at::allclose(times, (at::arange(20, at::kFloat) + 0.5) / 20));
 }
 
@@ -125,7 +137,12 @@ TEST(Learner, AStepThatIsNotFiniteChangesNothing) {
   State state;
   learner.step(batch_of(recipe), state);
   c10::NoGradGuard no_grad;
-  learner.network()->named_parameters()["layers.1.ffw.0.bias"].fill_(std::numeric_limits<float>::infinity());
+  for (const Slice& slice : learner.parameters().slices())
+    if (slice.name == "layers.1.ffw.0.bias")
+      learner.parameters()
+          .values()
+          .narrow(0, slice.begin, slice.count)
+          .fill_(std::numeric_limits<float>::infinity());
   const at::Tensor before = learner.parameters().values().clone();
   c10::AutoGradMode grad(true);
   const StepResult result = learner.step(batch_of(recipe), state);

@@ -1,0 +1,95 @@
+// The flags of `pom sample`, for pictures and for clips.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "pom/generate/clip_request.h"
+#include "pom/generate/device.h"
+#include "pom/generate/request.h"
+
+namespace pom::cli {
+
+struct SampleOptions {
+  std::string model, device = "cpu", output, size, memory_limit;
+  generate::Request request;
+  generate::ClipRequest clip;  // of a model that makes clips
+  std::int64_t preview = 0, batch = 0, threads = 0;
+  bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    constexpr std::string_view what = "What to draw", where = "Where it goes", work = "How to work";
+    visit(Field{.name = "model",
+                .help = "folder of the model (config.json, model.safetensors)",
+                .value = "DIR",
+                .group = "Model"},
+          model);
+    request.fields(visit);
+    visit(Field{.name = "size",
+                .help = "width and height in pixels, 64x48 or 64; the model's own unless told",
+                .value = "WxH",
+                .group = what},
+          size);
+    visit(Field{.name = "output",
+                .help = "picture (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class} and "
+                        "{seed} are the picture's own) or folder (cats/ gets MODEL_%03d.png); unless "
+                        "told, out/{class}_{seed}.png. A clip: cat.mp4, .webm, .gif, .y4m, a folder of "
+                        "frames (cat/), or - for raw y4m on stdout",
+                .value = "FILE",
+                .group = where},
+          output);
+    visit(Field{.name = "grid", .help = "one labelled sheet of all pictures", .group = where}, grid);
+    visit(Field{.name = "preview",
+                .help = "every N steps also write what the picture is going to be, as "
+                        "NAME_preview_003.png beside the output",
+                .value = "N",
+                .group = where,
+                .least = 1,
+                .most = 10000},
+          preview);
+    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
+    visit(Field{.name = "json",
+                .help = "the result as one JSON object: files, seeds, classes, seconds, model",
+                .group = where},
+          json);
+    visit(
+        Field{.name = "quiet", .help = "no progress, no remarks; a drawn seed is still said", .group = where},
+        quiet);
+    clip.fields(visit);
+    visit(Field{.name = "dry_run",
+                .help = "only forecast time and memory; exit 1 where it would not fit",
+                .group = work},
+          dry_run);
+    visit(generate::device_field(work), device);
+    visit(Field{.name = "batch",
+                .help = "pictures at a time; unless told, what memory and speed suggest",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 65536},
+          batch);
+    visit(Field{.name = "memory_limit",
+                .help = "what the program may take in all, such as 4G or 512M",
+                .value = "SIZE",
+                .group = work},
+          memory_limit);
+    visit(Field{.name = "threads",
+                .help = "unless told, one for each core",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 1024},
+          threads);
+  }
+};
+
+// With a model that makes clips: cli/clip.cpp.
+int sample_clip(const SampleOptions& options);
+
+// Throws UsageError for flags that are for clips alone, or for pictures alone.
+void refuse_clip_flags(const SampleOptions& options);
+void refuse_picture_flags(const SampleOptions& options);
+
+}  // namespace pom::cli

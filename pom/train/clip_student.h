@@ -1,0 +1,33 @@
+// Private to the room: V-DiPoM, which is told captions, with the encoder of words that it learns them by.
+#pragma once
+
+#include "pom/codecs/words.h"
+#include "pom/models/vdipom.h"
+#include "pom/train/student.h"
+
+namespace pom::train {
+
+class ClipStudent final : public Student {
+ public:
+  ClipStudent(const Recipe& recipe, const at::Device& device, const std::string& words);
+
+  std::vector<NamedParameter> parameters() override;
+  std::vector<std::string> forward_order() const override;
+  Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const override;
+  Told tell_all(const Lesson& lesson) const override;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) override;
+  // The gradient of a table of pieces sorts them, which asks the host how many there are.
+  bool repeatable() const override { return false; }
+  std::string words() const override { return words_.vocabulary().lines(); }
+  void set_observer(Observer observer) override;
+
+ private:
+  at::Device device_;
+  codecs::Words words_;
+  models::VDiPoM network_;
+  Observer observer_;
+  double drop_;
+  std::int64_t latest_;  // number that a clip's first block may have
+};
+
+}  // namespace pom::train

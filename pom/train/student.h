@@ -1,0 +1,75 @@
+// What learns, behind one face: a network that is told the class of a picture, or one that is told what
+// happens in a clip and learns the words for it as it goes. B examples, L pieces of text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/models/weights.h"
+#include "pom/train/parameters.h"
+#include "pom/train/recipe.h"
+
+namespace pom::train {
+
+// Which numbers a batch gets. Training counts `draw` up; validation has one of its own that training never
+// uses.
+struct DrawKey {
+  std::uint64_t seed = 0;
+  std::uint32_t draw = 0;
+};
+inline constexpr std::uint32_t validation_draw = 0xFFFFFFFF;
+
+// What the data says of B examples.
+struct Lesson {
+  at::Tensor labels;                      // (B) int64
+  std::span<const std::string> captions;  // B of them, of clips
+};
+
+// The same as the network takes it, on its device: {labels (B)}, or {pieces (B, L), mask (B, L), the numbers
+// of the clips' first blocks (B)}.
+using Told = std::vector<at::Tensor>;
+
+class Student {
+ public:
+  virtual ~Student() = default;
+
+  virtual std::vector<NamedParameter> parameters() = 0;
+  virtual std::vector<std::string> forward_order() const = 0;  // their names
+
+  // For examples `first` … of the batch with this key, some of which are told nothing. A function of key and
+  // place in the batch alone.
+  virtual Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const = 0;
+  // Everything, to all of them.
+  virtual Told tell_all(const Lesson& lesson) const = 0;
+  virtual at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) = 0;
+
+  // Whether a GPU can run a step again as a graph.
+  virtual bool repeatable() const = 0;
+  // The words that have a piece of their own, one a line; empty where there is no text.
+  virtual std::string words() const { return {}; }
+
+  // Called with what each layer gives, in the order of the forward pass; empty for none.
+  using Observer = std::function<void(std::string_view layer, const at::Tensor& out)>;
+  virtual void set_observer(Observer observer) = 0;
+};
+
+// For a complete recipe. `words` are those of a checkpoint or a model; where there are none, the data's.
+std::unique_ptr<Student> make_student(const Recipe& recipe, const at::Device& device,
+                                      const std::string& words = {});
+
+// The parameters of the text encoder have names of their own among those of the network.
+models::Weights network_part(const models::Weights& weights);
+models::Weights text_part(const models::Weights& weights);  // as the encoder calls them
+std::string text_name(std::string_view name);               // "pieces.weight" -> "text_encoder.pieces.weight"
+
+// To where a batch is computed, without waiting for what a GPU is busy with.
+at::Tensor sent_to(const at::Device& device, const at::Tensor& host);
+
+}  // namespace pom::train

@@ -1,0 +1,468 @@
+"""`pom sample` with a model that makes clips: files that others read, streams that end cleanly, states that
+go on, and messages.
+
+The model is a tiny network of random weights with an encoder that knows five words: it makes noise in
+colours, which is enough for everything but beauty.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import libpom
+from reference_vdipom import ReferenceVDiPoM
+from test_cli import (  # noqa: F401
+    _program_is_there,
+    environment,
+    is_failure,
+    is_usage_error,
+    leaves_nothing,
+    model,
+    pom,
+    program,
+)
+from test_video_network import randomise
+from tools import built_tool
+
+Image = pytest.importorskip("PIL.Image")
+
+NETWORK = {
+    "dim": 24,
+    "depth": 2,
+    "patch": 4,
+    "patch_time": 2,
+    "channels": 3,
+    "text_width": 12,
+    "ffw_expand": 2,
+}
+SAMPLE = {"size": [32, 16], "sampler": "euler", "steps": 3, "cfg_scale": 2.0, "fps": 12, "frames": 8}
+WORDS = ["a", "blue", "circle", "left", "star"]
+LIMIT = 6
+
+
+def write_text_encoder(folder, width, layers=1):
+    """Tensors as codecs::Words has them: a table of 257 + words pieces, places, neighbours."""
+    torch.manual_seed(5)
+    tensors = {"pieces.weight": torch.randn(257 + len(WORDS), width), "places": torch.randn(LIMIT, width)}
+    for i in range(layers):
+        tensors[f"near.{i}.weight"] = torch.randn(width, 3 * width) / (3 * width) ** 0.5
+        tensors[f"near.{i}.bias"] = torch.zeros(width)
+    folder.mkdir(parents=True)
+    words = "".join(f"{word}\n" for word in WORDS)
+    save_file(tensors, folder / "model.safetensors", metadata={"words": words})
+
+
+def write_clip_model(folder, sample=None, **network):
+    torch.manual_seed(2)
+    module = ReferenceVDiPoM(**(NETWORK | network))
+    randomise(module)
+    folder.mkdir(parents=True)
+    config = {
+        "format": 1,
+        "name": folder.name,
+        "network": {"kind": "vdipom", **NETWORK, **network},
+        "diffusion": {"path": "flow"},
+        "codec": {"kind": "pixels"},
+        "sample": SAMPLE | (sample or {}),
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = {name: tensor.float().contiguous() for name, tensor in module.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+    write_text_encoder(folder / "text_encoder", NETWORK["text_width"])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def clips(tmp_path_factory):
+    """Folders of models: block-causal, with a window, and with no mask."""
+    folder = tmp_path_factory.mktemp("clip_models")
+    return {
+        "causal": write_clip_model(folder / "causal"),
+        "window": write_clip_model(folder / "window", window=2),
+        "whole": write_clip_model(folder / "whole", temporal_mask="none"),
+    }
+
+
+@pytest.fixture
+def sample(clips, tmp_path):
+    """`pom sample --model causal ...` in an empty folder."""
+    return lambda *arguments, which="causal", **options: pom(
+        "sample", "--model", clips[which], *arguments, **({"cwd": tmp_path} | options)
+    )
+
+
+@pytest.fixture(scope="session")
+def ffmpeg():
+    for name in ("ffmpeg", "ffprobe"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed")
+    tool = built_tool("clip_tool")
+    if not subprocess.run([tool, "libraries"], capture_output=True, text=True, check=True).stdout.strip():
+        pytest.skip("this build has no FFmpeg")
+
+
+def probe(path):
+    words = ["ffprobe", "-v", "error", "-count_frames", "-show_streams", "-of", "json", str(path)]
+    (stream,) = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)[
+        "streams"
+    ]
+    return stream
+
+
+def frames_of(folder):
+    """(T, H, W, 3), of a folder of PNG that are numbered from 0."""
+    files = sorted(folder.iterdir())
+    assert [file.name for file in files] == [f"{i:06d}.png" for i in range(len(files))]
+    return np.stack([np.asarray(Image.open(file)) for file in files])
+
+
+def made(result):
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def near(a, b):
+    """Equal but for single levels where rounding met a difference far below one."""
+    assert a.shape == b.shape
+    difference = np.abs(a.astype(int) - b.astype(int))
+    assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
+
+
+class TestFiles:
+    @pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "stream"])
+    @pytest.mark.parametrize(("name", "codec"), [("clip.mp4", "h264"), ("clip.webm", "vp9")])
+    def test_ffprobe_agrees(self, sample, tmp_path, ffmpeg, name, codec, stream):
+        result = made(sample("--prompt", "a blue star", "--frames", 10, "--fps", 5, "-o", name, *stream))
+        assert result.stdout == f"{name}\n"
+        said = probe(tmp_path / name)
+        assert (said["width"], said["height"], said["pix_fmt"]) == (32, 16, "yuv420p")
+        assert int(said["nb_read_frames"]) == 10 and said["codec_name"] in (codec, "vp8")
+        assert Fraction(said["r_frame_rate"]) == 5
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+
+    @pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "stream"])
+    def test_pillow_reads_the_gif(self, sample, tmp_path, stream):
+        made(sample("--prompt", "a star", "--frames", 6, "--fps", 10, "-o", "clip.gif", *stream))
+        with Image.open(tmp_path / "clip.gif") as clip:
+            assert (clip.size, clip.n_frames, clip.info["duration"]) == ((32, 16), 6, 100)
+
+    def test_the_models_own_settings(self, sample, tmp_path):
+        result = made(sample("--prompt", "a star", "-o", "frames/", "--json"))
+        said = json.loads(result.stdout)
+        assert said["frames"] == 8 and said["fps"] == 12 and said["files"] == ["frames"]
+        assert said["request"]["steps"] == 3 and said["request"]["cfg_scale"] == 2
+        assert said["prompts"] == [{"frame": 0, "prompt": "a star"}]
+        assert frames_of(tmp_path / "frames").shape == (8, 16, 32, 3)
+
+    def test_name_unless_told(self, sample, tmp_path, ffmpeg):
+        assert made(sample("--prompt", "a Blue star!", "--seed", 3)).stdout == "out/a-Blue-star-_3.mp4\n"
+        assert made(sample("--prompt", "", "--seed", 3)).stdout == "out/causal_3.mp4\n"
+
+    def test_a_folder_is_replaced_whole(self, sample, tmp_path):
+        made(sample("--prompt", "a star", "--frames", 8, "-o", "frames/"))
+        is_usage_error(sample("--prompt", "a", "-o", "frames/"), "has frames in it already", "-y")
+        made(sample("--prompt", "a star", "--frames", 4, "-o", "frames/", "-y"))
+        assert len(frames_of(tmp_path / "frames")) == 4
+
+    def test_a_file_is_not_replaced_unasked(self, sample, tmp_path):
+        (tmp_path / "clip.gif").write_text("mine")
+        is_usage_error(sample("--prompt", "a", "-o", "clip.gif"), "clip.gif is there already")
+        assert (tmp_path / "clip.gif").read_text() == "mine"
+
+    def test_seeds_and_prompts_matter(self, sample, tmp_path):
+        for name, flags in {"a": [], "b": ["--seed", 1], "c": ["--prompt", "a circle"], "d": []}.items():
+            made(sample("--prompt", "a star", *flags, "-o", f"{name}/"))
+        a, b, c, d = (frames_of(tmp_path / name) for name in "abcd")
+        assert (a == d).all() and (a != b).any() and (a != c).any()
+
+
+class TestStream:
+    @pytest.mark.parametrize("which", ["causal", "window"])
+    @pytest.mark.parametrize("flags", [[], ["--sampler", "heun", "--cfg-scale", "1"]], ids=str)
+    def test_is_the_whole_clip(self, sample, tmp_path, which, flags):
+        flags = ["--prompt", "a blue star", "--prompt-at", "6:a circle left", "--frames", 14, *flags]
+        made(sample(*flags, "-o", "whole/", which=which))
+        made(sample(*flags, "--stream", "-o", "stream/", which=which))
+        whole, stream = frames_of(tmp_path / "whole"), frames_of(tmp_path / "stream")
+        assert len(whole) == 14
+        near(whole, stream)
+
+    def test_a_prompt_changes_from_its_block_on(self, sample, tmp_path):
+        made(sample("--prompt", "a star", "--stream", "-o", "one/"))
+        result = made(sample("--prompt", "a star", "--prompt-at", "5:a circle", "--stream", "-o", "two/"))
+        assert "the prompt of frame 5 begins with its block, at frame 4" in result.stderr
+        one, two = frames_of(tmp_path / "one"), frames_of(tmp_path / "two")
+        assert (one[:4] == two[:4]).all()
+        assert all((one[i] != two[i]).any() for i in range(4, 8))
+
+    @pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "stream"])
+    def test_part_of_a_block(self, sample, tmp_path, stream):
+        result = made(sample("--prompt", "a star", "--frames", 5, *stream, "-o", "five/"))
+        assert (
+            "5 frames are no whole number of blocks of 2: 6 are made, and the clip is trimmed"
+            in result.stderr
+        )
+        result = made(sample("--prompt", "a star", "--frames", 6, *stream, "-o", "six/"))
+        assert "trimmed" not in result.stderr
+        assert (frames_of(tmp_path / "five") == frames_of(tmp_path / "six")[:5]).all()
+
+    def test_y4m_on_stdout(self, sample, tmp_path):
+        result = made(sample("--prompt", "a star", "--frames", 4, "-o", "-", text=False))
+        head, rest = result.stdout.split(b"\n", 1)
+        assert head.split()[:4] == [b"YUV4MPEG2", b"W32", b"H16", b"F12:1"]
+        assert len(rest) == 4 * (len(b"FRAME\n") + 3 * 32 * 16)
+        leaves_nothing(tmp_path)
+
+    def test_a_reader_that_goes_away(self, clips, tmp_path):
+        words = ["sample", "--model", clips["causal"], "--prompt", "a star", "--frames", "inf", "-o", "-"]
+        words += ["--save-state", "state.safetensors"]
+        run = subprocess.Popen(
+            [str(program()), *map(str, words)],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert run.stdout.read(3000).startswith(b"YUV4MPEG2")
+        run.stdout.close()
+        assert run.wait(60) == 0
+        assert b"nobody reads any more" in run.stderr.read()
+        run.stderr.close()
+        result = pom(*words[:5], "--frames", 2, "--continue", "state.safetensors", "-o", "on/", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+
+    @pytest.mark.parametrize("name", ["clip.mp4", "clip.gif"])
+    def test_ctrl_c_leaves_a_clip_that_plays(self, clips, tmp_path, ffmpeg, name):
+        words = ["sample", "--model", clips["window"], "--prompt", "a star", "--frames", "inf", "-o", name]
+        run = subprocess.Popen(
+            [str(program()), *map(str, words)],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_for(lambda: (tmp_path / name).is_file() and (tmp_path / name).stat().st_size > 4000, run)
+        before = int(probe(tmp_path / name)["nb_read_frames"])  # it plays while it grows
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 130 and out == f"{name}\n"
+        said = probe(tmp_path / name)
+        frames = int(said["nb_read_frames"])
+        assert 0 < before <= frames and frames % 2 == 0 and f"stopped; {frames} frames were written" in err
+
+    def test_ctrl_c_before_a_whole_clip(self, clips, tmp_path):
+        words = ["sample", "--model", clips["whole"], "--prompt", "a star", "--steps", "10000", "-o", "a.gif"]
+        run = subprocess.Popen(
+            [str(program()), *map(str, words)],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        run.stderr.readline()  # progress: the work has begun
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 130 and out == "" and "no clip was written" in err
+        leaves_nothing(tmp_path)
+
+
+def wait_for(condition, run, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert run.poll() is None, run.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class TestStates:
+    @pytest.mark.parametrize("which", ["causal", "window"])
+    def test_go_on_as_if_nothing_had_been(self, sample, tmp_path, which):
+        flags = ["--prompt", "a blue star", "--sampler", "heun", "--seed", 9, "--size", "16x16", "--fps", 5]
+        more = ["--prompt-at", "8:a circle", "--stream"]
+        made(
+            sample(
+                "--prompt",
+                "a blue star",
+                *more,
+                *flags,
+                "--frames",
+                14,
+                "--stream",
+                "-o",
+                "all/",
+                which=which,
+            )
+        )
+        save = ["--save-state", "s.safetensors"]
+        made(sample(*flags, "--frames", 6, *save, "-o", "one/", which=which))
+        go_on = ["--continue", "s.safetensors", "--frames", 8, "-o", "two/", "--json"]
+        result = made(sample(*go_on, "--prompt-at", "2:a circle", which=which))
+        said = json.loads(result.stdout)
+        assert said["fps"] == 5 and said["request"]["seed"] == 9
+        assert said["prompts"] == [{"frame": 0, "prompt": "a blue star"}, {"frame": 2, "prompt": "a circle"}]
+        parts = [frames_of(tmp_path / name) for name in ("one", "two")]
+        assert (np.concatenate(parts) == frames_of(tmp_path / "all")).all()
+
+    def test_one_state_two_ways(self, sample, tmp_path):
+        made(sample("--prompt", "a star", "--frames", 4, "--save-state", "s", "-o", "start/"))
+        before = (tmp_path / "s").read_bytes()
+        for name in ("star", "blue circle left", "star"):
+            made(sample("--continue", "s", "--prompt", f"a {name}", "--frames", 4, "-o", f"{name}/", "-y"))
+        assert (tmp_path / "s").read_bytes() == before
+        assert (frames_of(tmp_path / "star") != frames_of(tmp_path / "blue circle left")).any()
+
+    def test_holds_the_last_prompt(self, sample, tmp_path):
+        flags = ["--prompt", "a star", "--prompt-at", "2:a circle", "--frames", 4, "-o", "clip/"]
+        made(sample(*flags, "--save-state", "s"))
+        with safe_open(tmp_path / "s", framework="pt") as state:
+            assert state.metadata()["beside.prompt"] == "a circle"
+
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (["--sampler", "heun"], ["sampler", '"euler"', '"heun"']),
+            (["--steps", "4"], ["steps", '"3"', '"4"']),
+            (["--size", "16x16"], ["latent size"]),
+            (["--cfg-scale", "1"], ["guided evaluations"]),
+        ],
+        ids=str,
+    )
+    def test_of_another_kind(self, sample, tmp_path, flags, words):
+        made(sample("--prompt", "a star", "--frames", 2, "--save-state", "s", "-o", "start/"))
+        result = sample("--continue", "s", *flags, "-o", "more.gif")
+        is_failure(result, "s: ", *words, "the state was made with")
+        assert not (tmp_path / "more.gif").exists()
+
+    def test_of_another_model(self, sample, tmp_path):
+        made(sample("--prompt", "a star", "--frames", 2, "--save-state", "s", "-o", "start/"))
+        with safe_open(sample_model(sample, tmp_path), framework="pt") as weights:
+            tensors = {name: weights.get_tensor(name) + 0.1 for name in weights.keys()}  # noqa: SIM118
+        other = tmp_path / "other"
+        shutil.copytree(sample_model(sample, tmp_path).parent, other)
+        save_file(tensors, other / "model.safetensors")
+        result = pom("sample", "--model", other, "--continue", "s", "-o", "more.gif", cwd=tmp_path)
+        is_failure(result, "s: model: the state was made with")
+
+    def test_seed_is_the_states(self, sample, tmp_path):
+        made(sample("--prompt", "a star", "--seed", 4, "--frames", 2, "--save-state", "s", "-o", "start/"))
+        is_usage_error(sample("--continue", "s", "--seed", 5, "-o", "a.gif"), "seed", "keeps its own, 4")
+
+    def test_that_is_none(self, sample, tmp_path):
+        (tmp_path / "s").write_text("not a state")
+        for name in ("s", "nowhere"):
+            result = sample("--continue", name, "-o", "a.gif")
+            assert result.returncode in (1, 2) and name in result.stderr
+        save_file({"x": torch.zeros(1)}, tmp_path / "s")
+        is_failure(sample("--continue", "s", "-o", "a.gif"), "expected the state of a stream")
+
+    def test_where_it_goes(self, sample, tmp_path):
+        (tmp_path / "s").write_text("mine")
+        flags = ["--prompt", "a", "-o", "a.gif"]
+        is_usage_error(sample(*flags, "--save-state", "s"), "--save-state: s is there already")
+        is_usage_error(sample(*flags, "--save-state", "no/s"), "--save-state: there is no folder no")
+
+
+def sample_model(sample, tmp_path):
+    """The weights of the model that `sample` runs."""
+    said = json.loads(made(sample("--prompt", "", "--frames", 2, "-o", "x/", "-y", "--json")).stdout)
+    return tmp_path / said["model"]["folder"] / "model.safetensors"
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            ([], ["prompt: expected what the clip shows"]),
+            (["--prompt", "a", "--frames", "0"], ["frames: expected 1 to", '"0"']),
+            (["--prompt", "a", "--frames", "many"], ["frames: expected 1 to", "or inf", '"many"']),
+            (["--prompt", "a", "--fps", "0"], ["--fps: expected 0.01 to 1000"]),
+            (["--prompt", "a", "--prompt-at", "a star"], ["prompt_at: expected N:TEXT", '"a star"']),
+            (["--prompt", "a", "--prompt-at", "8:b"], ["prompt_at: expected a frame below 8, got 8"]),
+            (
+                ["--prompt", "a", "--prompt-at", "4:b", "--prompt-at", "5:c"],
+                ["two for that of frames 4 to 5"],
+            ),
+            (["--prompt", "a", "--size", "30x16"], ["divisible by 4"]),
+            (["--prompt", "a", "--sampler", "huen"], ["huen", '"heun"']),
+            (["--prompt", "a", "--dtype", "fp8"], ["dtype"]),
+            (["--prompt", "a", "-o", "clip.avi"], ["clip.avi", ".mp4, .webm, .gif or .y4m"]),
+            (["--prompt", "a", "-o", "-", "--json"], ["--json"]),
+            (["--prompt", "a", "--class", "star"], ["--class", "makes clips, of a --prompt"]),
+            (["--prompt", "a", "--count", "2"], ["--count", "makes clips"]),
+            (["--prompt", "a", "--grid"], ["--grid", "makes clips"]),
+            (["--prompt", "a", "--dry-run"], ["--dry-run", "makes clips"]),
+        ],
+        ids=str,
+    )
+    def test_usage(self, sample, tmp_path, flags, words):
+        is_usage_error(sample(*flags), *words)
+        leaves_nothing(tmp_path)
+
+    @pytest.mark.parametrize(
+        "flags", [["--stream"], ["--frames", "inf"], ["--save-state", "s"]], ids=lambda flags: flags[0]
+    )
+    def test_a_model_that_cannot_stream(self, sample, tmp_path, flags):
+        result = sample("--prompt", "a", *flags, "-o", "a.gif", which="whole")
+        is_usage_error(result, "expected a block-causal model")
+        leaves_nothing(tmp_path)
+
+    @pytest.mark.parametrize(
+        "flags",
+        [["--prompt", "a"], ["--frames", 4], ["--fps", 4], ["--stream"], ["--continue", "s"]],
+        ids=lambda flags: flags[0],
+    )
+    def test_a_model_of_pictures(self, model, tmp_path, flags):  # noqa: F811
+        result = pom("sample", "--model", model, *flags, cwd=tmp_path)
+        is_usage_error(result, f"{flags[0]}: expected a model that makes clips", "makes pictures")
+        leaves_nothing(tmp_path)
+
+    def test_the_engine_for_pictures_refuses_clips(self, clips, extension):
+        with pytest.raises(RuntimeError, match="expected a model for pictures, got one for clips"):
+            libpom.Engine(str(clips["causal"]))
+
+    def test_a_long_prompt_is_cut(self, sample, tmp_path):
+        long = " ".join(["star"] * (LIMIT + 2))
+        result = made(sample("--prompt", long, "-o", "long/"))
+        assert f"expected at most {LIMIT} pieces of text, got {LIMIT + 2}: the rest is cut" in result.stderr
+        result = made(sample("--prompt", " ".join(["star"] * LIMIT), "-o", "short/"))
+        assert "cut" not in result.stderr
+        assert (frames_of(tmp_path / "long") == frames_of(tmp_path / "short")).all()
+
+    def test_a_folder_without_text_encoder(self, clips, tmp_path):
+        shutil.copytree(clips["causal"], tmp_path / "broken")
+        shutil.rmtree(tmp_path / "broken" / "text_encoder")
+        result = pom("sample", "--model", "broken", "--prompt", "a", "-o", "a.gif", cwd=tmp_path)
+        is_failure(result, "there is no text_encoder/model.safetensors in it")
+
+    def test_progress_and_quiet(self, sample):
+        flags = ["--prompt", "a star", "--stream", "-o", "a.gif", "-y"]
+        assert "12/12" in made(sample(*flags)).stderr
+        assert made(sample(*flags, "--quiet")).stderr == ""
+
+    def test_a_drawn_seed_is_said(self, sample):
+        result = made(sample("--prompt", "a", "--seed", -1, "-o", "a.gif", "--quiet"))
+        assert "drawn" in result.stderr
+
+
+class TestInfo:
+    def test_a_folder(self, clips, tmp_path):
+        text = made(pom("info", clips["window"], cwd=tmp_path)).stdout
+        assert "window" in text and "12 fps" in text and "8 frames" in text
+        assert "words, 5 of them" in text and "classes" not in text
+
+    def test_json(self, clips, tmp_path):
+        said = json.loads(made(pom("info", clips["causal"], "--json", cwd=tmp_path)).stdout)
+        module = ReferenceVDiPoM(**NETWORK)
+        assert said["parameters"] == sum(parameter.numel() for parameter in module.parameters())
+        assert said["config"]["sample"]["fps"] == 12 and said["text"]["limit"] == LIMIT

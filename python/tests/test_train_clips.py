@@ -1,0 +1,184 @@
+"""`pom train` on clips: the folder it leaves, going on bit for bit, and what it says about mistakes."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from safetensors import safe_open
+
+from training import checkpoints, differences, environment, pom_train, program, read_checkpoint, write_recipe
+
+CLIPS = """
+[run]
+steps = 24
+seed = 3
+threads = 1
+[data]
+kind = "sprites"
+size = [8, 8]
+frames = 8
+validation = 8
+workers = 1
+[network]
+kind = "vdipom"
+dim = 16
+depth = 1
+patch = 4
+patch_time = 2
+window = 2
+[text]
+width = 8
+limit = 24
+layers = 1
+[batch]
+size = 4
+latest_block = 31
+label_drop = 0.3
+[optimizer]
+lr = 5e-3
+warmup = 3
+[ema]
+decay = 0.9
+[log]
+every = 6
+validate_every = 12
+checkpoint_every = 6
+keep = 9
+"""
+
+
+def records(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A run that is done, and its recipe."""
+    folder = tmp_path_factory.mktemp("clips")
+    recipe = write_recipe(folder, CLIPS)
+    result = pom_train(recipe, "-o", folder / "run")
+    assert result.returncode == 0, result.stderr
+    return recipe, folder / "run"
+
+
+def test_the_model_folder_is_complete(done):
+    _, run = done
+    config = json.loads((run / "model" / "config.json").read_text())
+    assert config["network"]["kind"] == "vdipom" and config["network"]["window"] == 2
+    assert config["text"] == {"kind": "words", "width": 8, "limit": 24, "layers": 1}
+    assert config["network"]["text_width"] == 8
+    assert config["sample"]["frames"] == 8 and config["sample"]["fps"] == 8
+    with safe_open(run / "model" / "text_encoder" / "model.safetensors", "pt") as file:
+        words = file.metadata()["words"].split()
+        assert {"star", "red", "over"} <= set(words)
+        assert file.get_tensor("pieces.weight").shape == (257 + len(words), 8)
+        average = file.get_tensor("pieces.weight")
+    tensors, about = read_checkpoint(checkpoints(run)[-1])
+    assert average.equal(tensors["ema/text_encoder.pieces.weight"])
+    assert not average.equal(tensors["weights/text_encoder.pieces.weight"])
+    assert json.loads(about["state"])["words"].split() == words
+    with safe_open(run / "model" / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+    assert "text_proj.weight" in names and not any(name.startswith("text_encoder") for name in names)
+
+
+def test_it_learns(done):
+    losses = [r["loss"] for r in records(done[1]) if "loss" in r]
+    assert losses[-1] < 0.95 * losses[0]
+    validation = [r["validation_loss"] for r in records(done[1]) if "validation_loss" in r]
+    assert len(validation) == 2 and validation[-1] < validation[0]
+
+
+def test_twelve_steps_and_twelve_more_are_twentyfour(done, tmp_path):
+    recipe, whole = done
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    # What a run leaves that was killed after its twelfth step.
+    shutil.copy(whole / "checkpoints" / "step_00000012.safetensors", tmp_path / "run" / "checkpoints")
+    result = pom_train(recipe, "-o", tmp_path / "run", "--resume")
+    assert result.returncode == 0, result.stderr
+    assert "going on from step 12" in result.stderr
+    assert differences(whole, tmp_path / "run") == []
+
+
+def test_half_a_run_and_its_resumption(done, tmp_path):
+    """The same with a process that stops by itself, and a control that must differ."""
+    recipe, whole = done
+    for seed, same in ((3, True), (4, False)):
+        run = tmp_path / f"seed{seed}"
+        sets = ("--set", f"run.seed={seed}")
+        result = pom_train(recipe, "-o", run, "--set", "run.steps=12", *sets)
+        assert result.returncode == 0, result.stderr
+        result = pom_train(recipe, "-o", run, "--resume", *sets)
+        assert result.returncode == 0, result.stderr
+        assert (differences(whole, run) == []) == same
+
+
+def test_init_from_takes_the_words_too(done, tmp_path):
+    recipe, whole = done
+    run = tmp_path / "run"
+    sets = ("--set", "run.steps=1", "--set", "data.directions=4", "--set", "log.model_dtype=fp32")
+    result = pom_train(recipe, "-o", run, "--init-from", whole / "model", *sets)
+    assert result.returncode == 0, result.stderr
+    first, about = read_checkpoint(checkpoints(run)[0])
+    with safe_open(whole / "model" / "text_encoder" / "model.safetensors", "pt") as file:
+        assert json.loads(about["state"])["words"] == file.metadata()["words"]
+        assert first["weights/text_encoder.pieces.weight"].equal(file.get_tensor("pieces.weight"))
+
+
+def test_a_folder_of_clips(done, tmp_path):
+    """Clips that the program draws itself, with captions beside them; one is broken and is skipped."""
+    make = shutil.which("ffmpeg")
+    if make is None:
+        pytest.skip("needs ffmpeg to make clips")
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    for i, source in enumerate(("testsrc", "smptebars", "testsrc2", "rgbtestsrc")):
+        words = [make, "-loglevel", "error", "-f", "lavfi", "-i", f"{source}=size=32x32:rate=8:duration=2"]
+        subprocess.run([*words, str(clips / f"{i}.mp4")], check=True)
+        (clips / f"{i}.txt").write_text(f"a pattern called {source}\n")
+    (clips / "9.mp4").write_bytes(b"not a clip")
+    (clips / "9.txt").write_text("nothing\n")
+    sets = ("data.kind=clips", f"data.path={clips}", "data.validation=0", "run.steps=4")
+    result = pom_train(done[0], "-o", tmp_path / "run", *(w for s in sets for w in ("--set", s)))
+    assert result.returncode == 0, result.stderr
+    assert "9.mp4" in result.stderr
+    words = json.loads(read_checkpoint(checkpoints(tmp_path / "run")[-1])[1]["state"])["words"].split()
+    assert {"pattern", "called", "testsrc"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("data.frames=7", "data.frames: expected whole blocks of network.patch_time (2) frames, got 7"),
+        ("network.kind=dipom", "network.kind: expected vdipom"),
+        ("data.kind=shapes", "network.kind: expected dipom with data.kind shapes, got vdipom"),
+        ("network.text_width=9", "network.text_width: expected text.width (8), got 9"),
+        ("network.temporal_mask=none", "window: expected 0 without a block-causal mask"),
+        ("batch.checkpointing=true", "batch.checkpointing: expected false with a network for clips"),
+        ("log.sample_every=5", "log.sample_every: expected 0 with a network for clips"),
+        ("data.kind=clips", "data.path: expected the folder of the clips"),
+        ("text.kind=t6", "text.kind"),
+    ],
+)
+def test_what_does_not_fit_is_refused(done, tmp_path, field, message):
+    result = pom_train(done[0], "-o", tmp_path / "run", "--set", field)
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_text_encoder_cannot_go_on(done, tmp_path):
+    shutil.copytree(done[1], tmp_path / "run")
+    result = pom_train(done[0], "-o", tmp_path / "run", "--resume", "--set", "text.layers=2")
+    assert result.returncode == 1 and "text.layers: 1 -> 2" in result.stderr
+
+
+def test_the_forecast_counts_blocks(done, tmp_path):
+    def memory(frames):
+        sets = ("--set", f"data.frames={frames}")
+        words = [program(), "train", str(done[0]), "--dry-run", "--json", *sets]
+        result = subprocess.run(words, env=environment(), capture_output=True, check=True, cwd=tmp_path)
+        return json.loads(result.stdout)["memory_bytes"]
+
+    two, four, eight = (memory(frames) for frames in (2, 4, 8))
+    assert eight - four == 2 * (four - two) > 0

@@ -1,0 +1,187 @@
+// Learning clips: captions told and dropped, times that begin anywhere, words that are trained, averaged and
+// kept with the network, and recipes that do not fit.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "pom/base/error.h"
+#include "pom/train/learner.h"
+#include "pom/train/student.h"
+
+namespace pom::train {
+namespace {
+
+Recipe tiny(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = {
+      "data.kind=sprites", "data.size=[8, 8]",      "data.frames=8",     "data.validation=10",
+      "data.two=0",        "network.kind=vdipom",   "network.dim=16",    "network.depth=2",
+      "network.patch=4",   "network.patch_time=2",  "text.width=8",      "text.limit=24",
+      "text.layers=1",     "batch.size=8",          "optimizer.lr=3e-3", "optimizer.warmup=3",
+      "network.window=2",  "batch.latest_block=31", "ema.decay=0.9"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  Recipe recipe = parse_recipe("", "tiny", sets);
+  check_recipe(recipe, "tiny");
+  complete_recipe(recipe, *data::open_dataset(recipe.data, 0).training);
+  return recipe;
+}
+
+std::string refused(const std::string& set) {
+  try {
+    tiny({set});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+class Lessons {
+ public:
+  explicit Lessons(const Recipe& recipe)
+      : data_(data::open_dataset(recipe.data, 0)), loader_(data_.training, {.batch = recipe.batch.size}) {}
+  data::Batch next() { return loader_.next(); }
+  const data::Dataset& validation() const { return *data_.validation; }
+
+ private:
+  data::Split data_;
+  data::Loader loader_;
+};
+
+const std::vector<std::string> captions = {
+    "a red star drifts to the left over blue", "", "a blue disc", "a green zyx", "a red star", "a star"};
+
+TEST(ClipStudent, WhatIsToldDoesNotDependOnTheSplit) {
+  const std::unique_ptr<Student> student = make_student(tiny({"batch.label_drop=0.5"}), at::kCPU);
+  const DrawKey key{.seed = 3, .draw = 5};
+  const at::Tensor labels = at::zeros({6}, at::kLong);
+  const Told whole = student->tell({labels, captions}, key, 0), all = student->tell_all({labels, captions});
+  const Told part = student->tell({labels.narrow(0, 2, 3), std::span(captions).subspan(2, 3)}, key, 2);
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    EXPECT_TRUE(at::equal(part[i], whole[i].narrow(0, 2, 3))) << i;
+  const at::Tensor heard = whole[1].any(1), said = all[1].any(1);
+  EXPECT_FALSE(said[1].item<bool>()) << "an empty caption";
+  EXPECT_EQ(said.sum().item<std::int64_t>(), 5);
+  EXPECT_LT(heard.sum().item<std::int64_t>(), 5) << "some are dropped";
+  EXPECT_GT(heard.sum().item<std::int64_t>(), 0) << "and some are not";
+  EXPECT_TRUE(at::equal(whole[0], all[0]));
+}
+
+TEST(ClipStudent, ClipsBeginAnywhereUpToTheLatestBlock) {
+  const std::unique_ptr<Student> student = make_student(tiny({"batch.latest_block=3"}), at::kCPU);
+  const std::vector<std::string> many(200, "a star");
+  const Lesson lesson{at::zeros({200}, at::kLong), many};
+  const at::Tensor begin = student->tell(lesson, {.seed = 1, .draw = 0}, 0).at(2);
+  EXPECT_TRUE(at::equal(std::get<0>(at::_unique2(begin)), at::arange(4, at::kLong)));
+  EXPECT_FALSE(at::equal(begin, student->tell(lesson, {.seed = 1, .draw = 1}, 0).at(2)));
+  EXPECT_TRUE(at::equal(student->tell_all(lesson).at(2), at::zeros({200}, at::kLong)));
+}
+
+TEST(ClipStudent, WordsAreParametersLikeAllOthers) {
+  const Recipe recipe = tiny();
+  Learner learner(recipe, at::kCPU);
+  Lessons lessons(recipe);
+  const models::Weights before = learner.parameters().named(learner.parameters().values());
+  State state;
+  for (int i = 0; i < 6; ++i) learner.step(lessons.next(), state);  // gates are shut at first
+  const Checkpoint after = learner.snapshot(state);
+  for (const char* name : {"text_encoder.pieces.weight", "text_encoder.near.0.weight", "text_proj.weight"}) {
+    EXPECT_FALSE(at::equal(after.weights.at(name), before.at(name))) << name;
+    EXPECT_FALSE(at::equal(after.ema.at(name), before.at(name))) << name;
+    EXPECT_GT(after.moment2.at(name).abs().max().item<double>(), 0) << name;
+  }
+  EXPECT_NE(after.state.words.find("star\n"), std::string::npos);
+  EXPECT_EQ(text_part(after.weights).count("pieces.weight"), 1u);
+  EXPECT_EQ(network_part(after.weights).size() + text_part(after.weights).size(), after.weights.size());
+  EXPECT_FALSE(decays("text_encoder.pieces.weight", 2));
+  EXPECT_TRUE(decays("text_encoder.near.0.weight", 2));
+}
+
+TEST(ClipStudent, ItLearns) {
+  for (const char* mask : {"network.window=2", "network.window=0"}) {
+    const Recipe recipe = tiny({mask});
+    Learner learner(recipe, at::kCPU);
+    Lessons lessons(recipe);
+    State state;
+    const double before = learner.validate(lessons.validation(), 0).loss;
+    for (int i = 0; i < 60; ++i) ASSERT_TRUE(learner.step(lessons.next(), state).finite);
+    EXPECT_LT(learner.validate(lessons.validation(), 0).loss, 0.85 * before) << mask;
+  }
+}
+
+TEST(ClipStudent, AMaskOfNoneLearnsToo) {
+  const Recipe recipe = tiny({"network.temporal_mask=none", "network.window=0"});
+  Learner learner(recipe, at::kCPU);
+  Lessons lessons(recipe);
+  State state;
+  const double before = learner.validate(lessons.validation(), 0).loss;
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(learner.step(lessons.next(), state).finite);
+  EXPECT_LT(learner.validate(lessons.validation(), 0).loss, 0.85 * before);
+}
+
+TEST(ClipStudent, ASnapshotRestoresEverything) {
+  const Recipe recipe = tiny();
+  Learner learner(recipe, at::kCPU);
+  Lessons lessons(recipe);
+  State state;
+  for (int i = 0; i < 4; ++i) learner.step(lessons.next(), state);
+  const Checkpoint saved = learner.snapshot(state);
+  Learner other(recipe, at::kCPU, saved.state.words);
+  other.restore(saved);
+  State copied = saved.state;
+  for (int i = 0; i < 3; ++i) {
+    const data::Batch batch = lessons.next();
+    EXPECT_EQ(learner.step(batch, state).loss, other.step(batch, copied).loss);
+  }
+  EXPECT_TRUE(at::equal(learner.parameters().values(), other.parameters().values()));
+  EXPECT_TRUE(at::equal(learner.optimizer().ema, other.optimizer().ema));
+}
+
+TEST(ClipStudent, PartsOfABatchGiveTheSameStep) {
+  std::vector<at::Tensor> weights;
+  for (const char* parts : {"batch.accumulate=1", "batch.accumulate=4"}) {
+    const Recipe recipe = tiny({parts, "run.precision=fp64"});
+    Learner learner(recipe, at::kCPU);
+    Lessons lessons(recipe);
+    State state;
+    for (int i = 0; i < 3; ++i) learner.step(lessons.next(), state);
+    weights.push_back(learner.parameters().values().clone());
+  }
+  EXPECT_TRUE(at::allclose(weights[0], weights[1], 1e-9, 1e-11));
+}
+
+TEST(ClipRecipe, WhatDoesNotFitIsRefused) {
+  EXPECT_EQ(refused("data.frames=7"),
+            "tiny: data.frames: expected whole blocks of network.patch_time (2) frames, got 7");
+  EXPECT_EQ(refused("network.text_width=9"), "tiny: network.text_width: expected text.width (8), got 9");
+  EXPECT_EQ(refused("data.kind=shapes"),
+            "tiny: network.kind: expected dipom with data.kind shapes, got vdipom");
+  EXPECT_NE(refused("network.kind=dipom").find("network.kind: expected vdipom"), std::string::npos);
+  EXPECT_NE(refused("batch.checkpointing=true").find("batch.accumulate saves memory too"), std::string::npos);
+  EXPECT_NE(refused("data.path=there").find("expected nothing with data.kind sprites"), std::string::npos);
+  EXPECT_NE(refused("data.kind=clips").find("data.path: expected the folder of the clips"),
+            std::string::npos);
+  EXPECT_NE(refused("network.temporal_mask=none").find("window: expected 0 without a block-causal mask"),
+            std::string::npos);
+}
+
+TEST(ClipRecipe, TheDataTellsTheRest) {
+  const Recipe recipe = tiny();
+  EXPECT_EQ(recipe.network.channels, 3);
+  EXPECT_EQ(recipe.network.text_width, 8);
+  EXPECT_EQ(recipe.sample.frames, 8);
+  EXPECT_EQ(recipe.sample.fps, 8);
+  const Recipe again = parse_recipe(recipe_text(recipe), "again");
+  EXPECT_TRUE(changes(recipe, again).empty());
+}
+
+TEST(ClipRecipe, ChangesBetweenPicturesAndClipsAreNamed) {
+  bool kind = false, text = false;
+  for (const Change& change : changes(parse_recipe("", "pictures"), tiny())) {
+    kind |= change.field == "network.kind" && !change.allowed;
+    text |= change.field == "text.width" && change.before == "nothing" && !change.allowed;
+  }
+  EXPECT_TRUE(kind);
+  EXPECT_TRUE(text);
+}
+
+}  // namespace
+}  // namespace pom::train
