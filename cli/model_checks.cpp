@@ -7,6 +7,7 @@
 #include "cli/checks.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
+#include "pom/generate/clip_engine.h"
 #include "pom/generate/engine.h"
 #include "pom/models/weights.h"
 
@@ -17,9 +18,11 @@ namespace fs = std::filesystem;
 
 std::string config_summary(const fs::path& folder) {
   const generate::ModelConfig config = generate::read_config(folder);
+  const std::string what = config.network.video()
+                               ? detail::concat("clips of ", config.sample.frames, " frames")
+                               : detail::concat(config.network.classes, " classes");
   return detail::concat(config.network.variant.empty() ? config.network.kind : config.network.variant, ", ",
-                        config.network.classes, " classes, ", config.sample.size.at(0), "x",
-                        config.sample.size.at(1));
+                        what, ", ", config.sample.size.at(0), "x", config.sample.size.at(1));
 }
 
 std::string weights_summary(const fs::path& folder) {
@@ -34,7 +37,25 @@ std::string weights_summary(const fs::path& folder) {
   return detail::concat(weights.size(), " tensors, all there, ", grouped(values), " finite values");
 }
 
+// One step of one block.
+std::string clip_summary(const fs::path& folder) {
+  const auto start = std::chrono::steady_clock::now();
+  generate::ClipEngine engine(folder);
+  generate::ClipRequest clip;
+  generate::Request request;
+  clip.prompt = "", clip.frames = std::to_string(engine.block_frames());
+  request.steps = 1;
+  std::int64_t frames = 0;
+  generate::ClipObserver observer;
+  observer.on_frame = [&](io::Image&&) { ++frames; };
+  engine.run(engine.resolve(clip, request), observer);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return detail::concat(frames, " frames in one step: ", seconds_text(seconds.count()),
+                        " from opening the folder");
+}
+
 std::string evaluation_summary(const fs::path& folder) {
+  if (generate::read_config(folder).network.video()) return clip_summary(folder);
   const auto start = std::chrono::steady_clock::now();
   generate::Engine engine(folder);
   generate::Request request;

@@ -466,3 +466,10 @@ class TestInfo:
         module = ReferenceVDiPoM(**NETWORK)
         assert said["parameters"] == sum(parameter.numel() for parameter in module.parameters())
         assert said["config"]["sample"]["fps"] == 12 and said["text"]["limit"] == LIMIT
+
+
+class TestDoctor:
+    def test_a_folder(self, clips, tmp_path):
+        answer = json.loads(made(pom("doctor", clips["causal"], "--json", cwd=tmp_path)).stdout)
+        states = {check["subject"]: check["state"] for check in answer["checks"]}
+        assert states["model config"] == states["model weights"] == states["model runs"] == "ok"
