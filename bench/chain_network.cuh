@@ -1,5 +1,5 @@
 // A stack of blocks with drawn weights, as a chain (pom/kernels/chain.h) and as the kernels of its products
-// apart: for the test and the timing of chains.
+// apart: for the timing of chains.
 #pragma once
 
 #include "bench/bench_cuda.cuh"

@@ -12,6 +12,7 @@
 #include "pom/base/error.h"
 #include "pom/models/dipom.h"
 #include "pom/models/graph_cuda.h"
+#include "pom/models/shelf.h"
 #include "pom/nn/attention.h"
 #include "pom/nn/embeddings.h"
 #include "pom/ops/block_stack.h"
@@ -43,23 +44,6 @@ struct Layer {
   ops::Dense up, down;
 };
 
-// Weights by name, in the dtype of the products. What has been taken is gone.
-class Shelf {
- public:
-  Shelf(Weights& weights, at::ScalarType dtype) : weights_(weights), dtype_(dtype) {}
-  at::Tensor take(const std::string& name) {
-    return weights_.extract(name).mapped().detach().to(dtype_).contiguous();
-  }
-  ops::Dense dense(const std::string& name) {
-    at::Tensor weight = take(name + ".weight");
-    return {std::move(weight), take(name + ".bias")};
-  }
-
- private:
-  Weights& weights_;
-  at::ScalarType dtype_;
-};
-
 Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
   const std::string name = "layers." + std::to_string(i) + ".";
   Layer layer;
@@ -67,9 +51,7 @@ Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
     layer.qkv = shelf.dense(name + "attn.qkv");
     layer.proj = shelf.dense(name + "attn.proj");
   } else {
-    const ops::Dense ho = shelf.dense(name + "pom.ho_proj"), se = shelf.dense(name + "pom.se_proj"),
-                     ag = shelf.dense(name + "pom.ag_proj");
-    layer.pom = {ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
+    layer.pom = shelf.mixer(name + "pom");
   }
   layer.up = shelf.dense(name + "ffw.0");
   layer.down = shelf.dense(name + "ffw.2");

@@ -27,7 +27,7 @@ bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const a
 
 // mixer_layer, mixer_summary, mixer_select and mixer_scan without gradients, arguments checked; not packed.
 // Masks: none, keys, causal and block-causal, with a window where blocks have kLeastBlock tokens and more.
-constexpr std::int64_t kLeastBlock = 16;  // of shorter ones every row has a running sum
+constexpr std::int64_t kLeastBlock = 16;  // shorter ones would be a sum for every few rows
 std::optional<at::Tensor> inference_layer(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                                           const LayerWeights& weights);
 std::optional<at::Tensor> inference_summary(const Problem& problem, const at::Tensor& xc,
