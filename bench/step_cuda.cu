@@ -3,8 +3,10 @@
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/step_cuda.cu pom/kernels/rows.cu
 //   pom/kernels/stack_step.cu -o step_bench
 //   ./step_bench [sequences ...]
-// Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The whole step is
-// one CUDA graph: of a kernel for each product, or of one kernel for all. Medians of interleaved repetitions.
+// With -DPOM_STEP_TRACE it also prints, for a layer in the middle, when the phases of four blocks came how
+// far. Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The whole
+// step is one CUDA graph: of a kernel for each product, or of one kernel for all. Medians of interleaved
+// repetitions.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -17,6 +19,13 @@
 
 #include "pom/kernels/rows.h"
 #include "pom/kernels/stack_step.h"
+
+#ifdef POM_STEP_TRACE
+namespace pom::kernels {
+cudaError_t stack_step_trace_layer(int layer);
+cudaError_t stack_step_trace(long long (*to)[4][7]);
+}  // namespace pom::kernels
+#endif
 
 namespace {
 
@@ -202,6 +211,31 @@ double time_of(const Candidate& c) {
   return 1e3 * milliseconds;
 }
 
+#ifdef POM_STEP_TRACE
+// Cycles since the phase began: all values seen; normed; multiplied (and how long it waited for weights);
+// the block's warps met; stored.
+void print_trace(const Candidate& c) {
+  constexpr const char* kNames[] = {"context, gate", "out", "up", "down"};
+  long long t[4][4][7] = {};
+  must(stack_step_trace_layer(kLayers / 2), "the trace");
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    time_of(c);
+    must(stack_step_trace(t), "the trace");
+    for (int block = 0; block < 4; ++block)
+      for (int phase = 0; phase < 4; ++phase) {
+        const long long* const e = t[block][phase];
+        const long long next = phase < 3 ? t[block][phase + 1][0] : 0;
+        std::printf(
+            "  trace %d, block %3d  %-13s seen %6lld  normed %6lld  multiplied %6lld (weights %6lld)  met "
+            "%6lld"
+            "  stored %6lld  next %6lld\n",
+            repetition, 33 * block, kNames[phase], e[1] - e[0], e[2] - e[0], e[3] - e[0], e[6], e[4] - e[0],
+            e[5] - e[0], next ? next - e[0] : 0);
+      }
+  }
+}
+#endif
+
 void measure(int64_t sequences) {
   const Stack stack(sequences);
   uint32_t* out = nullptr;
@@ -229,6 +263,9 @@ void measure(int64_t sequences) {
   for (Candidate& c : all) capture(c), time_of(c), time_of(c);
   for (int repetition = 0; repetition < kRepetitions; ++repetition)
     for (Candidate& c : all) c.times.push_back(time_of(c));
+#ifdef POM_STEP_TRACE
+  if (all.back().name == "step, one kernel") print_trace(all.back());
+#endif
   double best = 0;
   for (size_t i = 0; i < reads; ++i) best = i == 0 ? all[i].median() : std::min(best, all[i].median());
   for (Candidate& c : all) {

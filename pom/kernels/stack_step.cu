@@ -7,19 +7,17 @@
 // 8 q .. 8 q + 7: another order than the tensor cores', but the same for weights and rows. The warps' sums
 // meet in shared memory.
 //
-// Values go from block to block in words that carry the number of their layer beside the value, written and
-// read whole: who needs a value reads its word until the number is right. There is no other barrier between
-// blocks, no fence and no atomic.
+// Values go from block to block as they are, written and read whole. Every layer has its own place for them,
+// where before the step all bits are set, which is no value: who needs one reads it until it is another. So
+// there is no other barrier between blocks, no fence and no atomic, nothing is written twice, and a phase
+// begins one way through the cache after the one before ended. That way is most of its time; hence all of a
+// row is asked for at once, in whole sectors, and few rows stand there in copies for different blocks.
 //
 // Why it ends: the blocks are all there (a cooperative launch). The copying warp waits for a slot that the
-// block's own computing warps give back, and these for slots in the same order and for words of the phase
+// block's own computing warps give back, and these for slots in the same order and for values of the phase
 // before; so the first phase not yet finished by all can always go on. A warp gives a slot back once, after
 // it has seen it full: full again means that all twelve had given it back, so no warp is a round ahead. A
-// block without lines in a phase copies nothing, reads no words and owes none, but meets its own barriers.
-//
-// Why no word is overwritten before it was read: what is written anew in a phase was last read by the blocks
-// with lines two phases before or earlier, before they wrote their own words; and whoever writes in a phase
-// has read all words of the phase before, whose writers had read all of the one before that.
+// block without lines in a phase copies nothing, reads no values and owes none, but meets its own barriers.
 #include <algorithm>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -61,10 +59,21 @@ struct Plan {
   float eps, inverse;  // inverse: 1 / d
   int64_t modulation_stride;
   float* x;
-  uint64_t *mixed, *fed;         // (rows, d): x after the mixer; after the feed-forward, and at first
-  uint32_t *selected, *between;  // (rows, k D), (rows, h)
+  // What blocks tell each other, `copies` times, for every layer: x before its halves, (rows, pitch) each; o
+  // and what is between the layers of the feed-forward, (rows, k D) and (rows, h).
+  int copies, stream_pitch, stream_copy, inner_copy;  // values, from copy to copy
+  uint32_t* stream;
+  uint16_t* inner;
   StackLayer layer[kLayers];
 };
+
+// Where the time goes.
+enum Event { kPhaseBegins, kWordsSeen, kNormed, kMultiplied, kMet, kStored, kWeightsWaited, kEvents };
+#ifdef POM_STEP_TRACE
+constexpr int kTraceEvery = 33;
+__device__ long long trace_times[4][kPhases][kEvents];
+__device__ int trace_layer;
+#endif
 
 // Of shared memory, behind the ring and the sums: barriers and statistics.
 struct Share {
@@ -77,56 +86,63 @@ struct Rest {
   float counts[kWarps], inverses[kWarps];
 };
 
-// ---- words that carry a number ----
+// ---- what blocks tell each other ----
 
-__device__ __forceinline__ uint64_t word_of(float value, uint32_t number) {
-  return static_cast<uint64_t>(number) << 32 | __float_as_uint(value);
-}
+// Stands where nothing was written yet. Sums and roundings never give it: their only NaN is 0x7fff....
+constexpr uint32_t kUnwritten = 0xffffffffu;
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int kWorkerRegisters = 160, kCopierRegisters = 32;
 
-__device__ __forceinline__ void read_words(const uint64_t* p, uint64_t (&w)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 2)
-    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-                 : "=l"(w[i]), "=l"(w[i + 1])
-                 : "l"(p + i)
-                 : "memory");
+// Where column c of x stands: of 32 columns thread q of four has 8 q .. 8 q + 7, and four threads read 64
+// bytes at once.
+__device__ constexpr int place_of(int c) {
+  return (c & ~31) | (c >> 2 & 1) << 4 | (c >> 3 & 3) << 2 | (c & 3);
 }
-__device__ __forceinline__ uint64_t read_word(const uint64_t* p) {
-  uint64_t w;
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(p) : "memory");
+__device__ __forceinline__ void read_four(const void* p, uint4& w) {
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(p)
+               : "memory");
+}
+__device__ __forceinline__ uint32_t read_word(const uint32_t* p) {
+  uint32_t w;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(w) : "l"(p) : "memory");
   return w;
-}
-__device__ __forceinline__ void read_words(const uint32_t* p, uint32_t (&w)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 4)
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[i]), "=r"(w[i + 1]), "=r"(w[i + 2]), "=r"(w[i + 3])
-                 : "l"(p + i)
-                 : "memory");
-}
-__device__ __forceinline__ void write_word(uint64_t* p, uint64_t w) {
-  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(w) : "memory");
 }
 __device__ __forceinline__ void write_word(uint32_t* p, uint32_t w) {
   asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(w) : "memory");
 }
+__device__ __forceinline__ void write_word(uint16_t* p, uint16_t w) {
+  asm volatile("st.relaxed.gpu.global.b16 [%0], %1;" ::"l"(p), "h"(w) : "memory");
+}
+template <class Word>  // one, two or four
+__device__ __forceinline__ void write_copies(Word* p, int copies, int stride, Word w) {
+  write_word(p, w);
+  if (copies > 1) write_word(p + stride, w);
+  if (copies > 2) write_word(p + 2 * stride, w), write_word(p + 3 * stride, w);
+}
 
-__device__ __forceinline__ float value_of(uint64_t word) {
-  return __uint_as_float(static_cast<uint32_t>(word));
-}
-__device__ __forceinline__ uint32_t number_of(uint64_t word) {
-  return static_cast<uint32_t>(word >> 32);
-}
 template <class In>
-__device__ __forceinline__ uint32_t bits_of(float value) {
+__device__ __forceinline__ uint16_t bits_of(float value) {
   if constexpr (std::is_same_v<In, __nv_bfloat16>) return __bfloat16_as_ushort(__float2bfloat16(value));
   if constexpr (std::is_same_v<In, __half>) return __half_as_ushort(__float2half(value));
 }
 __device__ __forceinline__ uint32_t pair_of(uint32_t low, uint32_t high) {  // of their lower halves
   return __byte_perm(low, high, 0x5410);
 }
+
+// ---- where the time goes ----
+
+#ifdef POM_STEP_TRACE
+__device__ __forceinline__ void note(int layer, int which, Event event, long long value = 0) {
+  if (threadIdx.x == 0 && blockIdx.x % kTraceEvery == 0 && blockIdx.x < 4 * kTraceEvery &&
+      layer == trace_layer)
+    trace_times[blockIdx.x / kTraceEvery][which][event] = value ? value : clock64();
+}
+#else
+__device__ __forceinline__ void note(int, int, Event) {}
+#endif
 
 // ---- the ring ----
 
@@ -164,21 +180,45 @@ __device__ __forceinline__ Rest& rest_of(const Plan& p) {
 
 // What both sides walk through in the same order: slots, and the slices of phases.
 struct Walk {
+  int at;  // the slice of this block
   int slot = 0;
   uint32_t parity = 0;
-  int at;  // the slice of this block
 
   __device__ void next_slot(const Plan& p) {
     if (++slot == p.slots) slot = 0, parity ^= 1;
   }
   __device__ uint64_t* full(const Plan& p) const { return rest_of(p).full + slot; }
-  __device__ uint64_t* empty(const Plan& p) const { return rest_of(p).empty + slot; }
-  __device__ uint8_t* memory(const Plan& p) const { return shared_memory() + slot * p.slot_bytes; }
+#ifdef POM_STEP_TRACE
+  long long waited = 0;
+  __device__ void wait_full(const Plan& p) {
+    const long long from = clock64();
+    hopper::barrier_wait(full(p), parity);
+    waited += clock64() - from;
+  }
+#else
+  __device__ void wait_full(const Plan& p) const {
+    hopper::barrier_wait(full(p), parity);
+  }
+#endif
+  __device__ uint64_t* empty(const Plan& p) const {
+    return rest_of(p).empty + slot;
+  }
+  __device__ uint8_t* memory(const Plan& p) const {
+    return shared_memory() + slot * p.slot_bytes;
+  }
   __device__ void next_phase(const Plan& p) {
     at += p.turn;
     if (at >= static_cast<int>(gridDim.x)) at -= static_cast<int>(gridDim.x);
   }
 };
+
+#ifdef POM_STEP_TRACE
+__device__ __forceinline__ void note_waits(int layer, int which, Walk& walk) {
+  note(layer, which, kWeightsWaited, max(walk.waited, 1ll)), walk.waited = 0;
+}
+#else
+__device__ __forceinline__ void note_waits(int, int, Walk&) {}
+#endif
 
 struct Slice {
   int first, units, lines, group;
@@ -225,6 +265,15 @@ __device__ __forceinline__ void copy_weights(const Plan& p, Walk walk, int lane)
     }
 }
 
+// A layer's pointers come from far away when they are read first. A warp without work does it ahead of all.
+__device__ __forceinline__ void warm_constants(const Plan& p) {
+#pragma unroll 1
+  for (int i = 0; i < p.layers; ++i) {
+    const StackLayer& l = p.layer[i];
+    asm volatile("" ::"l"(l.context), "l"(l.up_bias), "l"(l.next_count));
+  }
+}
+
 // ---- rows into registers ----
 
 struct Self {
@@ -241,9 +290,9 @@ struct Self {
 // Which inputs a thread has: eight from at(c, j) on, of chunk c and step j. Where there are none, and where
 // there is no row, it reads others' and no use is made of them: so all threads go the same way.
 struct Inputs {
-  int count, chunk, mine[kSteps], row;
+  int count, chunk, mine[kSteps], row, back;
   __device__ Inputs(const Plan& p, const Phase& phase, const Self& self)
-      : count(phase.inputs), chunk(phase.chunk), row(min(self.octet, p.rows - 1)) {
+      : count(phase.inputs), chunk(phase.chunk), row(min(self.octet, p.rows - 1)), back(4 * self.quad) {
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) mine[j] = kInputs * (self.warp + kWarps * j) + 8 * self.quad;
   }
@@ -256,72 +305,68 @@ struct Inputs {
   __device__ int at(int c, int j) const {
     return inside(c, j) ? c * chunk + mine[j] : 0;
   }
+  __device__ int place(int c, int j) const {  // as place_of()
+    return inside(c, j) ? c * chunk + mine[j] - back : 0;
+  }
 };
 
 __device__ __forceinline__ void four_of(const float* p, float* v) {
-  const float4 f = __ldcg(reinterpret_cast<const float4*>(p));
+  const float4 f = __ldg(reinterpret_cast<const float4*>(p));
   v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
 }
 
-// Not 0 where a thread's eight words of a step have not all the right number.
-struct Numbered {
-  uint32_t number;
-  __device__ uint32_t off(const uint64_t (&w)[8]) const {
-    uint32_t off = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) off |= number_of(w[i]) ^ number;
-    return off;
-  }
-  __device__ uint32_t off(const uint32_t (&w)[8]) const {
-    uint32_t off = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) off |= w[i] ^ number << 16;
-    return off >> 16;
-  }
-};
+// Addresses are computed again in each round of a loop, rather than kept in registers.
+template <class Pointer>
+__device__ __forceinline__ void fresh(Pointer& p) {
+  asm volatile("" : "+l"(p));
+}
 
-// Takes all steps of a row, `Together` of them read at once: as many as there are registers. The first is
-// waited for alone, so that waiting does not keep the memory busy; by then the others are mostly there too.
-template <int Steps, int Together, class Word, class Take>
-__device__ __forceinline__ void read_numbered(const Word* row, Numbered numbered, const Inputs& in,
-                                              const Take& take) {
-  Word first[8];
-  do read_words(row + in.at(0, 0), first);
-  while (numbered.off(first) != 0);
-  take(0, first);
+// All of a row is read at once and again until all of it is there: when the last value comes, the others need
+// no second way to the cache. What is unwritten is the highest of all words and halves.
+template <int Chunks>
+__device__ __forceinline__ void read_stream(const uint32_t* row, const Inputs& in,
+                                            uint4 (&v)[Chunks][kSteps][2]) {
+  uint32_t highest;
+  do {
+    fresh(row);
 #pragma unroll
-  for (int from = 1; from < Steps; from += Together) {
-    uint32_t off;
-    do {
-      Word w[Together][8];
-      off = 0;
+    for (int n = 0; n < 2 * Chunks * kSteps; ++n) {
+      const int c = n / 2 / kSteps, j = n / 2 % kSteps;
+      read_four(row + in.place(c, j) + 16 * (n % 2), v[c][j][n % 2]);
+    }
+    highest = 0;
 #pragma unroll
-      for (int n = 0; n < Together; ++n)
-        if (from + n < Steps) read_words(row + in.at((from + n) / kSteps, (from + n) % kSteps), w[n]);
-#pragma unroll
-      for (int n = 0; n < Together; ++n)
-        if (from + n < Steps) off |= numbered.off(w[n]), take(from + n, w[n]);
-    } while (off != 0);
-  }
+    for (int n = 0; n < 2 * Chunks * kSteps; ++n) {
+      const uint4& w = v[n / 2 / kSteps][n / 2 % kSteps][n % 2];
+      highest = max(highest, max(max(w.x, w.y), max(w.z, w.w)));
+    }
+  } while (highest == kUnwritten);
 }
 
 template <int Chunks>
-__device__ __forceinline__ void read_stream(const uint64_t* row, uint32_t number, const Inputs& in,
-                                            float (&v)[Chunks][kSteps][8]) {
-  read_numbered<Chunks * kSteps, 2>(row, Numbered{number}, in, [&](int n, const uint64_t(&w)[8]) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[n / kSteps][n % kSteps][i] = value_of(w[i]);
-  });
-}
-
-template <int Chunks>
-__device__ __forceinline__ void read_inner(const uint32_t* row, uint32_t number, const Inputs& in,
+__device__ __forceinline__ void read_inner(const uint16_t* row, const Inputs& in,
                                            uint4 (&x)[Chunks][kSteps]) {
-  constexpr int kTogether = Chunks <= 4 ? 11 : 3;
-  read_numbered<Chunks * kSteps, kTogether>(row, Numbered{number}, in, [&](int n, const uint32_t(&w)[8]) {
-    x[n / kSteps][n % kSteps] =
-        make_uint4(pair_of(w[0], w[1]), pair_of(w[2], w[3]), pair_of(w[4], w[5]), pair_of(w[6], w[7]));
-  });
+  uint32_t highest;
+  do {
+    fresh(row);
+#pragma unroll
+    for (int n = 0; n < Chunks * kSteps; ++n)
+      read_four(row + in.at(n / kSteps, n % kSteps), x[n / kSteps][n % kSteps]);
+    highest = 0;
+#pragma unroll
+    for (int n = 0; n < Chunks * kSteps; ++n) {
+      const uint4& w = x[n / kSteps][n % kSteps];
+      highest = __vmaxu2(highest, __vmaxu2(__vmaxu2(w.x, w.y), __vmaxu2(w.z, w.w)));
+    }
+  } while ((highest & 0xffff) == 0xffff || highest >> 16 == 0xffff);
+}
+
+__device__ __forceinline__ void floats_of(const uint4 (&w)[2], float (&v)[8]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    v[4 * i] = __uint_as_float(w[i].x), v[4 * i + 1] = __uint_as_float(w[i].y);
+    v[4 * i + 2] = __uint_as_float(w[i].z), v[4 * i + 3] = __uint_as_float(w[i].w);
+  }
 }
 
 template <int Chunks>
@@ -333,17 +378,15 @@ __device__ __forceinline__ void clear_outside(const Inputs& in, uint4 (&x)[Chunk
       if (!in.inside(c, j)) x[c][j] = make_uint4(0, 0, 0, 0);
 }
 
-// x before a half of a block.
-struct Stream {
-  const uint64_t* words;
-  uint32_t number;
-  __device__ Stream(const Plan& p, int layer, int half)
-      : words(half == 0 ? p.fed : p.mixed), number(half == 0 ? layer : layer + 1) {}
-  __device__ float value(uint64_t word, int at) const {  // of a word that may have been read too early
-    while (number_of(word) != number) word = read_word(words + at);
-    return value_of(word);
-  }
-};
+// x before a half of a block, in the copy that this block reads.
+__device__ __forceinline__ const uint32_t* stream_of(const Plan& p, int layer, int half) {
+  return p.stream + blockIdx.x % p.copies * p.stream_copy + (2 * layer + half) * p.rows * p.stream_pitch;
+}
+// o or what is between the layers of the feed-forward: where it stands in a copy.
+__device__ __forceinline__ int inner_at(const Plan& p, int layer, int half) {
+  const int all = p.order * p.features;
+  return p.rows * (layer * (all + p.hidden) + half * all);
+}
 
 // ---- the norm ----
 
@@ -354,14 +397,15 @@ __device__ __forceinline__ float quad_sum(float v) {
 
 template <int Chunks>
 __device__ __forceinline__ Share share_of(const Inputs& in, float inverse,
-                                          const float (&v)[Chunks][kSteps][8]) {
+                                          const uint4 (&v)[Chunks][kSteps][2]) {
   const auto sum_of = [&](const auto& term) {
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < Chunks; ++c)
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
-        const float(&u)[8] = v[c][j];
+        float u[8];
+        floats_of(v[c][j], u);
         const float eight = ((term(u[0]) + term(u[1])) + (term(u[2]) + term(u[3]))) +
                             ((term(u[4]) + term(u[5])) + (term(u[6]) + term(u[7])));
         if (in.inside(c, j)) sum += eight;
@@ -392,9 +436,11 @@ struct Moments {
 };
 
 template <class In>
-__device__ __forceinline__ uint4 modulated(const float (&v)[8], const Moments& m, const float* scale,
+__device__ __forceinline__ uint4 modulated(const uint4 (&words)[2], const Moments& m, const float* scale,
                                            const float* shift) {
+  float v[8];
   uint32_t y[8];
+  floats_of(words, v);
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = bits_of<In>(fmaf((v[i] - m.mean) * m.rstd, 1.0f + scale[i], shift[i]));
   return make_uint4(pair_of(y[0], y[1]), pair_of(y[2], y[3]), pair_of(y[4], y[5]), pair_of(y[6], y[7]));
@@ -407,9 +453,9 @@ __device__ __forceinline__ void read_normed(const Plan& p, const Inputs& in, int
                                             const Self& self, uint4 (&x)[Chunks][kSteps]) {
   constexpr bool kAhead = Chunks == 1;
   Rest& rest = rest_of(p);
-  const Stream stream(p, layer, half);
   const float* const scale = p.layer[layer].modulation + in.row * p.modulation_stride + half * 3 * p.width;
-  float scales[kSteps][8], shifts[kSteps][8], v[Chunks][kSteps][8];
+  float scales[kSteps][8], shifts[kSteps][8];
+  uint4 v[Chunks][kSteps][2];
   const auto read_modulation = [&](int c, int j) {
     const float* const from = scale + in.at(c, j);
     four_of(from, scales[j]), four_of(from + 4, scales[j] + 4);
@@ -419,8 +465,9 @@ __device__ __forceinline__ void read_normed(const Plan& p, const Inputs& in, int
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) read_modulation(0, j);
   }
-  read_stream(stream.words + in.row * p.width, stream.number, in, v);
+  read_stream(stream_of(p, layer, half) + in.row * p.stream_pitch, in, v);
   __syncwarp();
+  note(layer, 2 * half, kWordsSeen);
   const Share share = share_of(in, rest.inverses[self.warp], v);
   if (self.quad == 0) rest.shares[self.warp][self.octet] = share;
   workers_meet();
@@ -433,14 +480,17 @@ __device__ __forceinline__ void read_normed(const Plan& p, const Inputs& in, int
       x[c][j] = modulated<In>(v[c][j], moments, scales[j], shifts[j]);
     }
   clear_outside(in, x);
+  note(layer, 2 * half, kNormed);
 }
 
 template <int Chunks>
 __device__ __forceinline__ void read_rows(const Plan& p, const Inputs& in, int layer, int half,
                                           uint4 (&x)[Chunks][kSteps]) {
-  read_inner((half == 0 ? p.selected : p.between) + in.row * in.count, layer + 1, in, x);
+  const uint16_t* const words = p.inner + blockIdx.x % p.copies * p.inner_copy + inner_at(p, layer, half);
+  read_inner(words + in.row * in.count, in, x);
   clear_outside(in, x);
   __syncwarp();
+  note(layer, 1 + 2 * half, kWordsSeen), note(layer, 1 + 2 * half, kNormed);
 }
 
 // ---- products ----
@@ -488,6 +538,72 @@ struct Sums {
   }
 };
 
+// What a thread has of a slot's lines: of line `octet` and of the one 8 further.
+struct Fragment {
+  uint4 low[kSteps], high[kSteps];
+  __device__ __forceinline__ void load(const Plan& p, const Inputs& in, int c, int lines, const Self& self,
+                                       Walk& walk) {
+    walk.wait_full(p);
+    const uint8_t* const from = walk.memory(p) + self.octet * p.pitch;
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      const bool inside = in.inside(c, j);
+      low[j] = high[j] = make_uint4(0, 0, 0, 0);
+      if (inside && self.octet < lines) low[j] = *reinterpret_cast<const uint4*>(from + 2 * in.mine[j]);
+      if (inside && self.octet + 8 < lines)
+        high[j] = *reinterpret_cast<const uint4*>(from + 8 * p.pitch + 2 * in.mine[j]);
+    }
+  }
+  template <class In, int Chains>
+  __device__ __forceinline__ void multiply_by(const uint4 (&x)[kSteps], float (&sums)[Chains][4]) const {
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      multiply<In>(sums[j % Chains], low[j].x, high[j].x, low[j].y, high[j].y, x[j].x, x[j].y);
+      multiply<In>(sums[j % Chains], low[j].z, high[j].z, low[j].w, high[j].w, x[j].z, x[j].w);
+    }
+  }
+};
+
+__device__ __forceinline__ void leave_slot(const Plan& p, const Self& self, Walk& walk) {
+  __syncwarp();
+  if (self.lane == 0) give_back(walk.empty(p));
+  walk.next_slot(p);
+}
+
+template <int Chains>
+__device__ __forceinline__ void put_lines(const Sums& to, const Self& self, int first, int lines,
+                                          const float (&sums)[Chains][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int line = 8 * half + self.octet, i = 2 * half;
+    float left = sums[0][i], right = sums[0][i + 1];
+#pragma unroll
+    for (int j = 1; j < Chains; ++j) left += sums[j][i], right += sums[j][i + 1];
+    if (line < lines) to.put(self, first + line, left, right);
+  }
+}
+
+// A line in one chunk: two slots at a time, so that one is read while the other is multiplied.
+template <class In>
+__device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, int, const Slice& slice,
+                                               const Self& self, const uint4 (&x)[1][kSteps], Walk& walk,
+                                               const Sums& to) {
+#pragma unroll 1
+  for (int first = 0; first < slice.lines; first += 2 * slice.group) {
+    const int second = first + slice.group, lines = min(slice.group, slice.lines - first);
+    const int more = min(slice.group, slice.lines - second);
+    float sums[kSteps][4] = {}, others[kSteps][4] = {};
+    Fragment one, other;
+    one.load(p, in, 0, lines, self, walk), leave_slot(p, self, walk);
+    if (more > 0) other.load(p, in, 0, more, self, walk), leave_slot(p, self, walk);
+    one.multiply_by<In>(x[0], sums);
+    if (more > 0) other.multiply_by<In>(x[0], others);
+    put_lines(to, self, first, lines, sums);
+    if (more > 0) put_lines(to, self, second, more, others);
+  }
+}
+
+// In more chunks: one slot at a time; two would not fit into the registers beside the rows.
 template <class In, int Chunks>
 __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, int chunks,
                                                const Slice& slice, const Self& self,
@@ -500,31 +616,12 @@ __device__ __forceinline__ void multiply_lines(const Plan& p, const Inputs& in, 
 #pragma unroll
     for (int c = 0; c < Chunks; ++c) {
       if (c >= chunks) break;
-      hopper::barrier_wait(walk.full(p), walk.parity);
-      const uint8_t* const from = walk.memory(p) + self.octet * p.pitch;
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        uint4 low = make_uint4(0, 0, 0, 0), high = low;
-        const bool inside = in.inside(c, j);
-        if (inside && self.octet < lines) low = *reinterpret_cast<const uint4*>(from + 2 * in.mine[j]);
-        if (inside && self.octet + 8 < lines)
-          high = *reinterpret_cast<const uint4*>(from + 8 * p.pitch + 2 * in.mine[j]);
-        const uint4& row = x[c][j];
-        multiply<In>(sums[j % kChains], low.x, high.x, low.y, high.y, row.x, row.y);
-        multiply<In>(sums[j % kChains], low.z, high.z, low.w, high.w, row.z, row.w);
-      }
-      __syncwarp();
-      if (self.lane == 0) give_back(walk.empty(p));
-      walk.next_slot(p);
+      Fragment fragment;
+      fragment.load(p, in, c, lines, self, walk);
+      fragment.multiply_by<In>(x[c], sums);
+      leave_slot(p, self, walk);
     }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int line = 8 * half + self.octet, i = 2 * half;
-      float left = sums[0][i], right = sums[0][i + 1];
-#pragma unroll
-      for (int j = 1; j < kChains; ++j) left += sums[j][i], right += sums[j][i + 1];
-      if (line < lines) to.put(self, first + line, left, right);
-    }
+    put_lines(to, self, first, lines, sums);
   }
 }
 
@@ -570,7 +667,7 @@ __device__ __forceinline__ void finish_factor(const Plan& p, int layer, const Pl
   float product = 1, gate = 0;
   if (with.inside) {
     product = gelu<float>(sums.of(line, place.row) + with.context);
-    gate = sigmoid<float>(sums.of(line + p.order, place.row) + with.gate);
+    gate = sigmoid<In>(sums.of(line + p.order, place.row) + with.gate);
   }
 #pragma unroll
   for (int before = 1; before < kMostStackOrder; before *= 2) {
@@ -580,13 +677,14 @@ __device__ __forceinline__ void finish_factor(const Plan& p, int layer, const Pl
   if (!with.inside) return;
   const float sum = with.sum + product, count = 1e-7f + (static_cast<float>(with.count) + 1.0f);
   p.layer[layer].sum[with.at] = sum;
-  write_word(p.selected + with.at,
-             static_cast<uint32_t>(layer + 1) << 16 | bits_of<In>(gate * (sum / count)));
+  write_copies(p.inner + inner_at(p, layer, 0) + with.at, p.copies, p.inner_copy,
+               bits_of<In>(gate * sum * fast_reciprocal(count)));
 }
 
 template <class In, int Chunks>
 __device__ __forceinline__ void mix(const Plan& p, int layer, Walk& walk) {
   const Self self = Self::here();
+  note(layer, 0, kPhaseBegins);
   const Phase& phase = p.phases[0];
   const Slice slice(phase, walk);
   const Place own(p, slice, self.thread / kMostStackOrder);
@@ -597,9 +695,13 @@ __device__ __forceinline__ void mix(const Plan& p, int layer, Walk& walk) {
     uint4 x[Chunks][kSteps];
     read_normed<In>(p, in, layer, 0, self, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 0, walk);
   }
+  note(layer, 0, kMultiplied);
   workers_meet();
+  note(layer, 0, kMet);
   finish_factor<In>(p, layer, own, sums, early);
+  note(layer, 0, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i - self.lane < slice.units * p.rows * kMostStackOrder;
        i += kWorkers) {
@@ -612,6 +714,7 @@ __device__ __forceinline__ void mix(const Plan& p, int layer, Walk& walk) {
 template <class In, int Chunks>
 __device__ __forceinline__ void widen(const Plan& p, int layer, Walk& walk) {
   const Self self = Self::here();
+  note(layer, 2, kPhaseBegins);
   const Phase& phase = p.phases[2];
   const Slice slice(phase, walk);
   const Place own(p, slice, self.thread);
@@ -623,14 +726,17 @@ __device__ __forceinline__ void widen(const Plan& p, int layer, Walk& walk) {
     uint4 x[Chunks][kSteps];
     read_normed<In>(p, in, layer, 1, self, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 2, walk);
   }
+  note(layer, 2, kMultiplied);
   workers_meet();
+  note(layer, 2, kMet);
   const auto finish = [&](const Place& place, float b) {
-    const uint32_t bits = bits_of<In>(gelu<float>(sums.of(place.unit, place.row) + b));
-    write_word(p.between + place.row * p.hidden + place.column,
-               static_cast<uint32_t>(layer + 1) << 16 | bits);
+    write_copies(p.inner + inner_at(p, layer, 1) + place.row * p.hidden + place.column, p.copies,
+                 p.inner_copy, bits_of<In>(gelu<In>(sums.of(place.unit, place.row) + b)));
   };
   if (own.inside) finish(own, early);
+  note(layer, 2, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i < slice.units * p.rows; i += kWorkers) {
     const Place place(p, slice, i);
@@ -640,27 +746,29 @@ __device__ __forceinline__ void widen(const Plan& p, int layer, Walk& walk) {
 
 struct ResidualOperands {
   float bias = 0, gate = 0;
-  uint64_t x = 0;
-  int at = 0;
-  __device__ ResidualOperands(const Plan& p, const StackLayer& l, int half, const Stream& stream,
-                              const Place& place) {
+  uint32_t x = 0;
+  int at = 0;  // of x in a layer's half
+  __device__ ResidualOperands(const Plan& p, const StackLayer& l, int layer, int half, const Place& place) {
     if (!place.inside) return;
-    at = place.row * p.width + place.column;
-    x = read_word(stream.words + at), bias = bias_at(half == 0 ? l.out_bias : l.down_bias, place.column);
+    at = place.row * p.stream_pitch + place_of(place.column);
+    x = read_word(stream_of(p, layer, half) + at),
+    bias = bias_at(half == 0 ? l.out_bias : l.down_bias, place.column);
     gate = __ldcg(l.modulation + place.row * p.modulation_stride + (half * 3 + 2) * p.width + place.column);
   }
 };
 
-// x += gate * product, to words, or after the last layer to where x was.
-__device__ __forceinline__ void finish_residual(const Plan& p, int layer, int half, const Stream& stream,
-                                                const Place& place, const Sums& sums,
-                                                const ResidualOperands& with) {
+// x += gate * product, for all blocks, or after the last layer to where x was.
+__device__ __forceinline__ void finish_residual(const Plan& p, int layer, int half, const Place& place,
+                                                const Sums& sums, const ResidualOperands& with) {
   const float product = sums.of(place.unit, place.row) + with.bias;
-  const float x = fmaf(with.gate, product, stream.value(with.x, with.at));
+  uint32_t before = with.x;
+  while (before == kUnwritten) before = read_word(stream_of(p, layer, half) + with.at);
+  const float x = fmaf(with.gate, product, __uint_as_float(before));
   if (half == 1 && layer + 1 == p.layers)
-    p.x[with.at] = x;
+    p.x[place.row * p.width + place.column] = x;
   else
-    write_word((half == 0 ? p.mixed : p.fed) + with.at, word_of(x, layer + 1));
+    write_copies(p.stream + (2 * layer + half + 1) * p.rows * p.stream_pitch + with.at, p.copies,
+                 p.stream_copy, __float_as_uint(x));
   const StackLayer& l = p.layer[layer];
   // Who read the count wrote an o, which came before all that is here.
   if (half == 1 && place.column == 0 && l.next_count) l.next_count[place.row] = l.count[place.row] + 1;
@@ -669,25 +777,28 @@ __device__ __forceinline__ void finish_residual(const Plan& p, int layer, int ha
 template <class In, int Chunks>
 __device__ __forceinline__ void narrow(const Plan& p, int layer, int half, Walk& walk) {
   const Self self = Self::here();
+  note(layer, 1 + 2 * half, kPhaseBegins);
   const Phase& phase = p.phases[1 + 2 * half];
   const Slice slice(phase, walk);
   const Place own(p, slice, self.thread);
-  const Stream stream(p, layer, half);
-  const ResidualOperands early(p, p.layer[layer], half, stream, own);
+  const ResidualOperands early(p, p.layer[layer], layer, half, own);
   const Sums sums(p, 1, slice);
   if (slice.lines > 0) {
     const Inputs in(p, phase, self);
     uint4 x[Chunks][kSteps];
     read_rows(p, in, layer, half, x);
     multiply_lines<In>(p, in, phase.chunks, slice, self, x, walk, sums);
+    note_waits(layer, 1 + 2 * half, walk);
   }
+  note(layer, 1 + 2 * half, kMultiplied);
   workers_meet();
-  if (own.inside) finish_residual(p, layer, half, stream, own, sums, early);
+  note(layer, 1 + 2 * half, kMet);
+  if (own.inside) finish_residual(p, layer, half, own, sums, early);
+  note(layer, 1 + 2 * half, kStored);
 #pragma unroll 1
   for (int i = self.thread + kWorkers; i < slice.units * p.rows; i += kWorkers) {
     const Place place(p, slice, i);
-    finish_residual(p, layer, half, stream, place, sums,
-                    ResidualOperands(p, p.layer[layer], half, stream, place));
+    finish_residual(p, layer, half, place, sums, ResidualOperands(p, p.layer[layer], layer, half, place));
   }
 }
 
@@ -729,11 +840,12 @@ __global__ void __launch_bounds__(kThreads, 1) stack_step_kernel(const __grid_co
     rest.counts[threadIdx.x] = count, rest.inverses[threadIdx.x] = count > 0 ? 1 / count : 0;
   }
   __syncthreads();
-  const Walk walk{0, 0, static_cast<int>(blockIdx.x)};
+  const Walk walk{static_cast<int>(blockIdx.x)};
   const int warp = threadIdx.x / 32;
   if (warp >= kWarps) {
     hopper::give_registers<kCopierRegisters>();
     if (warp == kWarps) copy_weights(p, walk, threadIdx.x % 32);
+    if (warp == kWarps + 1) warm_constants(p);
   } else {
     hopper::take_registers<kWorkerRegisters>();
     compute<In, NormChunks, InnerChunks>(p, walk);
@@ -743,11 +855,24 @@ __global__ void __launch_bounds__(kThreads, 1) stack_step_kernel(const __grid_co
 #endif
 }
 
-// Before it: x in words of number 0, and no other word has a number that is waited for.
-__global__ void begin_kernel(const float* x, uint64_t* fed, int values, uint4* others, int others_count) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < values) fed[i] = word_of(x[i], 0);
-  if (i < others_count) others[i] = make_uint4(0, 0, 0, 0);
+// Before it: x, in all copies, and else nothing written.
+struct Beginning {
+  const float* x;
+  uint4* words;                                  // all of them, `count`
+  int width, pitch, first, copy, copies, count;  // first: values of x before the first layer, of `copy`
+};
+__global__ void begin_kernel(const Beginning b) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), value = 4 * i;
+  if (i >= b.count) return;
+  uint4 w = make_uint4(kUnwritten, kUnwritten, kUnwritten, kUnwritten);
+  if (value < b.copies * b.copy && value % b.copy < b.first) {
+    const int row = value % b.copy / b.pitch, at = value % b.pitch;
+    const int column = (at & ~31) | (at >> 2 & 3) << 3 | (at >> 4 & 1) << 2;
+    if (column < b.width) w = *reinterpret_cast<const uint4*>(b.x + row * b.width + column);
+    for (uint32_t* u : {&w.x, &w.y, &w.z, &w.w})
+      if (*u == kUnwritten && column < b.width) *u = 0x7fffffffu;  // another NaN
+  }
+  b.words[i] = w;
 }
 
 // ---- the host's half ----
@@ -829,6 +954,15 @@ bool plan_shape(const StackStep& s, const Device& device, Plan* plan) {
          std::max(p.phases[1].chunks, p.phases[3].chunks) <= kInnerChunks;
 }
 
+// Blocks that read the same lines of the cache at the same time wait for each other; with few rows there is
+// room for copies.
+int copies_of(const StackStep& s) {
+  return s.rows == 1 ? 4 : s.rows == 2 ? 2 : 1;
+}
+int stream_pitch_of(const StackStep& s) {
+  return kInputs * up(s.width, kInputs);
+}
+
 bool sizes_supported(const StackStep& s) {
   constexpr int64_t kMostInner = 9216, kMostWidth = 2304;
   if (s.order < 1 || s.order > kMostStackOrder || s.rows < 1 || s.rows > kMostStackRows) return false;
@@ -875,6 +1009,17 @@ cudaError_t start_variant(const Plan& plan, const Device& device, cudaStream_t s
 
 }  // namespace
 
+#ifdef POM_STEP_TRACE
+// For bench/step_cuda.cu: which layer is looked at, and cycles of four blocks' phases in it.
+cudaError_t stack_step_trace_layer(int layer) {
+  return cudaMemcpyToSymbol(trace_layer, &layer, sizeof(layer));
+}
+cudaError_t stack_step_trace(long long (*to)[kPhases][7]) {
+  static_assert(kEvents == 7);
+  return cudaMemcpyFromSymbol(to, trace_times, sizeof(trace_times));
+}
+#endif
+
 bool stack_step_supported(const StackStep& s) {
   if (device_capability() != 90 || (s.dtype != Dtype::bf16 && s.dtype != Dtype::fp16)) return false;
   if (!sizes_supported(s) || !s.layers || s.layer_count < 1) return false;
@@ -887,8 +1032,9 @@ bool stack_step_supported(const StackStep& s) {
 }
 
 int64_t stack_step_workspace(const StackStep& s) {
-  return s.rows * (2 * s.width * int64_t{sizeof(uint64_t)} +
-                   (s.order * s.features + s.hidden) * int64_t{sizeof(uint32_t)});
+  const int64_t layers = std::min<int64_t>(s.layer_count, kLayers);
+  return copies_of(s) * layers * s.rows * 2 *
+         (stream_pitch_of(s) * int64_t{sizeof(float)} + s.order * s.features + s.hidden);
 }
 
 cudaError_t stack_step(const StackStep& s, cudaStream_t stream) {
@@ -900,18 +1046,20 @@ cudaError_t stack_step(const StackStep& s, cudaStream_t stream) {
   plan_shape(s, at, &plan);
   plan.eps = s.eps, plan.inverse = 1.0f / static_cast<float>(s.width),
   plan.modulation_stride = s.modulation_stride, plan.x = s.x;
-  plan.mixed = static_cast<uint64_t*>(s.workspace);
-  plan.selected = reinterpret_cast<uint32_t*>(plan.mixed + s.rows * s.width);
-  plan.between = plan.selected + s.rows * s.order * s.features;
-  plan.fed = reinterpret_cast<uint64_t*>(plan.between + s.rows * s.hidden);
-  const int values = static_cast<int>(s.rows * s.width);
-  const int others = static_cast<int>((stack_step_workspace(s) - values * sizeof(uint64_t)) / sizeof(uint4));
+  plan.copies = copies_of(s), plan.stream_pitch = stream_pitch_of(s);
+  plan.stream = static_cast<uint32_t*>(s.workspace);
   plan.passing = s.layer_count * 2 * s.width * (3 * s.order * s.features + 2 * s.hidden) > kCache;
   for (int64_t first = 0; first < s.layer_count; first += kLayers) {
     plan.layers = static_cast<int>(std::min<int64_t>(kLayers, s.layer_count - first));
     std::copy_n(s.layers + first, plan.layers, plan.layer);
-    begin_kernel<<<up(std::max(values, others), kBeginThreads), kBeginThreads, 0, stream>>>(
-        s.x, plan.fed, values, static_cast<uint4*>(s.workspace), others);
+    const int halves = 2 * plan.layers * plan.rows;
+    plan.stream_copy = halves * plan.stream_pitch;
+    plan.inner_copy = plan.layers * plan.rows * static_cast<int>(s.order * s.features + s.hidden);
+    plan.inner = reinterpret_cast<uint16_t*>(plan.stream + plan.copies * plan.stream_copy);
+    const int words = plan.copies * (plan.stream_copy / 4 + plan.inner_copy / 8);
+    begin_kernel<<<up(words, kBeginThreads), kBeginThreads, 0, stream>>>(
+        {s.x, static_cast<uint4*>(s.workspace), plan.width, plan.stream_pitch, plan.rows * plan.stream_pitch,
+         plan.stream_copy, plan.copies, words});
     if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;
     const cudaError_t e = s.dtype == Dtype::bf16 ? start_variant<__nv_bfloat16>(plan, at, stream)
                                                  : start_variant<__half>(plan, at, stream);

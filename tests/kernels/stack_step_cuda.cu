@@ -2,7 +2,8 @@
 // needs nvcc and a GPU but neither torch nor GoogleTest:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. tests/kernels/stack_step_cuda.cu
 //   pom/kernels/stack_step.cu -o stack_step_cuda
-//   ./stack_step_cuda [--quick] [filter]      a part of a group's name: "step bf16", "graph", "refusals"
+//   ./stack_step_cuda [--quick] [filter]      a part of a group's name: "step bf16", "graph", "nan",
+//   "refusals"
 // Letters as in stack_step.h. The reference rounds where the kernel does; what a value may be off by is
 // followed as a deviation, because a difference of 1e-7 before a rounding can be a whole step behind it.
 // Every case runs twice, and again with a workspace of not-a-number, and must give the same bits.
@@ -290,6 +291,22 @@ void check_graph(Dtype dtype) {
   must(cudaStreamDestroy(stream), group);
 }
 
+// The NaN that stands for "not written yet" between blocks: it is a NaN like others, and the step ends.
+void check_nan(Dtype dtype) {
+  const std::string group = std::string("nan ") + name_of(dtype);
+  if (!wanted("nan", dtype)) return;
+  const Stack stack(dtype, {2, 32, 16, 2, 64, 2, true});
+  const uint32_t bits = 0xffffffffu;
+  float first[2] = {};
+  must(cudaMemcpy(stack.x->floats() + 5, &bits, sizeof(bits), cudaMemcpyHostToDevice), group);
+  must(stack_step(stack.step, nullptr), group);
+  drain(nullptr, group);
+  for (int row = 0; row < 2; ++row)
+    must(cudaMemcpy(first + row, stack.x->floats() + row * 32, sizeof(float), cudaMemcpyDeviceToHost), group);
+  expect(std::isnan(first[0]), group, "the row with a NaN has none any more");
+  expect(!std::isnan(first[1]), group, "the other row has one");
+}
+
 void check_refusals() {
   const std::string group = "refusals";
   if (group.find(filter) == std::string::npos) return;
@@ -353,6 +370,6 @@ int main(int count, char** arguments) {
   must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "a device");
   if (major != 9) return std::printf("skipped: needs compute capability 9.0\n"), 77;
   check_refusals();
-  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) check_graph(dtype), check_all(dtype);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) check_graph(dtype), check_nan(dtype), check_all(dtype);
   finish();
 }
