@@ -52,7 +52,7 @@ def main() -> None:
             name: [(row["block"], row["milliseconds"]) for row in measured[name]]
             for name in ("PoM", "attention")
         }
-        panel = svg.Panel("time of a block", series, unit=((1, " ms"),))
+        panel = svg.Panel("time of a block", series, unit=((1000, " s"), (1, " ms")))
         svg.write(args.svg, "A stream, block by block", "6 layers of 192, CPU", [panel], "blocks before")
     report.close(args.report)
 

@@ -90,7 +90,8 @@ def write(path: Path, title: str, subtitle: str, panels: list[Panel], x_label: s
     """The panels beside each other, with one range of x."""
     xs = sorted({a for panel in panels for points in panel.series.values() for a, _ in points})
     ticks = [a for i, a in enumerate(xs) if i % 2 == 0] if len(xs) > 6 else xs
-    width = MARGIN + len(panels) * PANEL + (len(panels) - 1) * GAP + 60
+    names = max(len(name) for name in panels[-1].series)  # right of the last panel
+    width = MARGIN + len(panels) * PANEL + (len(panels) - 1) * GAP + max(60, 24 + 8 * names)
     height = TOP + PLOT + BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
