@@ -3,6 +3,10 @@
     python docs/loss_curve.py docs/results/shapes64.jsonl
 
 Left: loss by step, of training and of validation. Right: the last validation loss by noise level.
+
+    python docs/loss_curve.py docs/results/paths-fused.jsonl docs/results/paths-composed.jsonl
+
+Two runs: left the loss of training of both, right their validation; docs/results/paths-fused.svg.
 """
 
 import json
@@ -95,26 +99,59 @@ def by_time(records):
     return plot.parts
 
 
-def main():
-    log = Path(sys.argv[1])
-    records = [json.loads(row) for row in log.read_text().splitlines()]
-    last = [r for r in records if "validation_loss" in r][-1]
-    title = f"Training {log.stem}"
-    about = f"{last['step']:,} steps; validation loss at the end {last['validation_loss']:.4f}"
+def step_plot(left, width, points, title):
+    """A panel for points (step, loss) of several curves."""
+    steps = max(x for x, _ in points)
+    plot = Plot(left, width, (0, steps), range_of([y for _, y in points]), title, "step")
+    each = 10 ** math.floor(math.log10(steps)) // 2
+    each *= max(1, round(steps / each * 80 / width))
+    plot.ticks(range(0, steps + 1, each), lambda value: f"{value:,}")
+    return plot
+
+
+def compared(runs):
+    """`runs`: name -> records."""
+    parts = []
+    for left, width, key, title in (
+        (LEFT, WIDE, "loss", "training loss by step"),
+        (LEFT + WIDE + GAP, NARROW, "validation_loss", "validation loss by step"),
+    ):
+        curves = [[(r["step"], r[key]) for r in records if key in r] for records in runs.values()]
+        plot = step_plot(left, width, [point for points in curves for point in points], title)
+        for kind, (name, points) in enumerate(zip(runs, curves, strict=True)):
+            plot.curve(kind, points, dots=kind == 1 and key != "loss")
+            last = f"{name}: {points[-1][1]:.4f} at the end"
+            plot.parts.append(text(left + width, TOP + 18 + 18 * kind, last, f"t{kind}", "end"))
+        parts += plot.parts
+    return parts
+
+
+def card(title, about, parts):
     width, height = LEFT + WIDE + GAP + NARROW + 60, TOP + HEIGHT + BOTTOM
-    parts = [
+    head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="{escape(title)}">',
         f"<style>{STYLE}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="12"/>',
         text(28, 38, title, "title"),
         text(28, 60, about),
-        *by_step(records),
-        *by_time(records),
-        "</svg>",
     ]
-    log.with_suffix(".svg").write_text("\n".join(parts) + "\n")
-    print(log.with_suffix(".svg"))
+    return "\n".join([*head, *parts, "</svg>"]) + "\n"
+
+
+def main():
+    logs = [Path(name) for name in sys.argv[1:]]
+    runs = {log.stem: [json.loads(row) for row in log.read_text().splitlines()] for log in logs}
+    records = runs[logs[0].stem]
+    last = [r for r in records if "validation_loss" in r][-1]
+    if len(logs) == 1:
+        about = f"{last['step']:,} steps; validation loss at the end {last['validation_loss']:.4f}"
+        picture = card(f"Training {logs[0].stem}", about, [*by_step(records), *by_time(records)])
+    else:
+        short = {name.rpartition("-")[2]: found for name, found in runs.items()}
+        picture = card(" and ".join(short), f"{last['step']:,} steps of the same recipe", compared(short))
+    logs[0].with_suffix(".svg").write_text(picture)
+    print(logs[0].with_suffix(".svg"))
 
 
 if __name__ == "__main__":
