@@ -46,12 +46,67 @@ at::Tensor gate(const kernels::MixerSizes& s, const at::Tensor& se, const at::Te
   return out;
 }
 
+// ---- masks ----
+// With blocks the tokens of each are a sequence of their own, and what a block sees is a mean of the means.
+// With a mask of keys, tokens that do not count become 0, whose powers are all 0, and the mean over all
+// tokens is made one over those that do.
+
+at::Tensor in_blocks(const Problem& p, const at::Tensor& x) {
+  if (p.block == 0) return x;
+  return x.contiguous().view({x.size(0) * (x.size(1) / p.block), p.block, x.size(2)});
+}
+
+std::int64_t blocks_of(const Problem& p) {
+  return p.queries.empty() ? 1 : p.queries[0] / p.block;
+}
+
+// (blocks, blocks): row i has the shares of the blocks that block i sees.
+at::Tensor shares(const Problem& p, std::int64_t blocks, const at::Tensor& like) {
+  at::Tensor seen = at::ones({blocks, blocks}, like.options().dtype(at::kFloat)).tril();
+  if (p.window > 0) seen = seen.triu(1 - p.window);
+  return seen / seen.sum(1, /*keepdim=*/true);
+}
+
+// (B, 1): tokens there are for each that counts.
+at::Tensor tokens_each(const Problem& p) {
+  constexpr double eps = 1e-7;
+  return static_cast<double>(p.visible.size(1)) / (p.visible.sum(1, /*keepdim=*/true, at::kFloat) + eps);
+}
+
+at::Tensor unseen(const Problem& p) {  // (B, n, 1)
+  return p.visible.eq(0).unsqueeze(-1);
+}
+
+// From the means over all tokens of every sequence to those over what its queries see.
+at::Tensor over_seen(const Problem& p, const at::Tensor& means) {
+  if (p.visible.defined()) return means * tokens_each(p);
+  if (p.block == 0) return means;
+  const std::int64_t blocks = blocks_of(p);
+  return at::matmul(shares(p, blocks, means), means.view({means.size(0) / blocks, blocks, means.size(1)}))
+      .view_as(means);
+}
+// And back, of gradients.
+at::Tensor over_all(const Problem& p, const at::Tensor& dH) {
+  if (p.visible.defined()) return dH * tokens_each(p);
+  if (p.block == 0) return dH;
+  const std::int64_t blocks = blocks_of(p);
+  return at::matmul(shares(p, blocks, dH).t(), dH.view({dH.size(0) / blocks, blocks, dH.size(1)}))
+      .view_as(dH);
+}
+
 // The two halves of the forward, with what the backward needs of them.
-Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w, cudaStream_t stream) {
-  if (const auto made = context_product(xc.contiguous(), w.ho_weight, w.ho_bias, problem.order, stream))
-    return *made;
-  const at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias);
+Context all_context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w,
+                    cudaStream_t stream) {
+  if (!problem.visible.defined())
+    if (const auto made = context_product(xc.contiguous(), w.ho_weight, w.ho_bias, problem.order, stream))
+      return *made;
+  at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias);
+  if (problem.visible.defined()) ho.masked_fill_(unseen(problem), 0);
   return {ho, means(sizes_of(problem, ho, ho), ho, stream)};
+}
+Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w, cudaStream_t stream) {
+  const Context all = all_context(problem, in_blocks(problem, xc), w, stream);
+  return {all.ho, over_seen(problem, all.H)};
 }
 Queries queries(const Problem& problem, const at::Tensor& xq, const LayerWeights& w, const Context& context,
                 cudaStream_t stream) {
@@ -85,46 +140,66 @@ GateGradients gate_backward(const kernels::MixerSizes& s, const at::Tensor& dgat
   return r;
 }
 
-ContextGradients means_backward(const kernels::MixerSizes& s, const at::Tensor& ho, const at::Tensor& dH,
-                                bool for_weights, cudaStream_t stream) {
+ContextGradients means_backward(const Problem& problem, const kernels::MixerSizes& s, const at::Tensor& ho,
+                                const at::Tensor& dH, bool for_weights, cudaStream_t stream) {
+  const at::Tensor dmeans = over_all(problem, dH);
   ContextGradients r{at::empty(ho.sizes(), ho.options()), {}};
   kernels::MeansBackwardParams m;
   m.sizes = s;
-  m.ho = ho.const_data_ptr(), m.dH = dH.const_data_ptr<float>(), m.dho = r.dho.mutable_data_ptr();
+  m.ho = ho.const_data_ptr(), m.dH = dmeans.const_data_ptr<float>(), m.dho = r.dho.mutable_data_ptr();
   if (for_weights) {
     r.dho_sums = floats({s.batch * context_parts(s), s.features()}, ho);
     m.dho_sums = r.dho_sums.mutable_data_ptr<float>();
   }
   check_launch("mixer_backward", kernels::mixer_means_backward(m, stream));
+  if (!problem.visible.defined()) return r;
+  r.dho.masked_fill_(unseen(problem), 0);
+  if (for_weights) r.dho_sums = at::sum(rows(r.dho), 0, /*keepdim=*/true, at::kFloat);
   return r;
+}
+
+}  // namespace
+
+namespace {
+
+// ho as the kernels take it.
+at::Tensor counted(const Problem& problem, const at::Tensor& ho) {
+  return problem.visible.defined() ? ho.masked_fill(unseen(problem), 0).contiguous()
+                                   : in_blocks(problem, ho.contiguous());
 }
 
 }  // namespace
 
 at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se) {
   const OnDevice device(se);
-  const at::Tensor context = ho.contiguous(), queries = se.contiguous();
+  const at::Tensor context = counted(problem, ho), queries = in_blocks(problem, se.contiguous());
   const kernels::MixerSizes s = sizes_of(problem, context, queries);
-  return gate(s, queries, means(s, context, device.stream()), device.stream());
+  const at::Tensor H = over_seen(problem, means(s, context, device.stream()));
+  return gate(s, queries, H, device.stream()).view(se.sizes());
 }
 
 std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
                                                 const at::Tensor& ho, const at::Tensor& se) {
   const OnDevice device(se);
-  const at::Tensor context = ho.contiguous(), queries = se.contiguous();
+  const at::Tensor context = counted(problem, ho), queries = in_blocks(problem, se.contiguous());
   const kernels::MixerSizes s = sizes_of(problem, context, queries);
-  const at::Tensor H = means(s, context, device.stream());
-  const GateGradients g = gate_backward(s, dout.contiguous(), queries, H, false, device.stream());
-  return {means_backward(s, context, g.dH, false, device.stream()).dho, g.dse};
+  const at::Tensor H = over_seen(problem, means(s, context, device.stream()));
+  const GateGradients g =
+      gate_backward(s, in_blocks(problem, dout.contiguous()), queries, H, false, device.stream());
+  return {means_backward(problem, s, context, g.dH, false, device.stream()).dho.view(ho.sizes()),
+          g.dse.view(se.sizes())};
 }
 
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                          const LayerWeights& w, Saved* saved) {
   const OnDevice device(xq);
   const Context c = context(problem, xc, w, device.stream());
-  const Queries q = queries(problem, xq, w, c, device.stream());
-  if (saved) *saved = {c.ho, q.se, c.H};
-  return linear(q.gated, w.ag_weight, w.ag_bias);
+  const Queries q = queries(problem, in_blocks(problem, xq), w, c, device.stream());
+  const auto wide = [&](const at::Tensor& x, const at::Tensor& like) {
+    return x.view({like.size(0), like.size(1), problem.kD()});
+  };
+  if (saved) *saved = {wide(c.ho, xc), wide(q.se, xq), c.H};
+  return linear(q.gated, w.ag_weight, w.ag_bias).view(xq.sizes());
 }
 
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
@@ -132,13 +207,13 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
                          bool need_w) {
   const OnDevice device(xq);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);  // dtypes are chosen
-  const kernels::MixerSizes s = sizes_of(problem, saved.ho, saved.se);
+  const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
+  const kernels::MixerSizes s = sizes_of(problem, ho, se);
   const cudaStream_t stream = device.stream();
-  const at::Tensor dense = dout.contiguous(), grad = rows(dense);
-  std::optional<GateGradients> q =
-      gate_backward_product(dense, w.ag_weight, saved.se, saved.H, need_w, stream);
-  if (!q) q = gate_backward(s, grad.mm(w.ag_weight), saved.se, saved.H, need_w, stream);
-  const ContextGradients c = means_backward(s, saved.ho, q->dH, need_w, stream);
+  const at::Tensor dense = in_blocks(problem, dout.contiguous()), grad = rows(dense);
+  std::optional<GateGradients> q = gate_backward_product(dense, w.ag_weight, se, saved.H, need_w, stream);
+  if (!q) q = gate_backward(s, grad.mm(w.ag_weight), se, saved.H, need_w, stream);
+  const ContextGradients c = means_backward(problem, s, ho, q->dH, need_w, stream);
   const at::Tensor dho = rows(c.dho), dse = rows(q->dse);
   Gradients g;
   if (need_x) {

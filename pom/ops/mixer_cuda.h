@@ -1,5 +1,5 @@
-// The operator on CUDA, with gradients: products and the kernels between them. Without a mask and without
-// packing; the rest is composed.
+// The operator on CUDA, with gradients: products and the kernels between them. Without a mask, with one of
+// keys, or with blocks (of a window or all) that the tokens fill; the rest is composed.
 #pragma once
 
 #include <tuple>
@@ -8,9 +8,20 @@
 
 namespace pom::ops::cuda {
 
-inline bool covers(const Mask& mask, const Packing& packing, std::int64_t order, at::ScalarType dtype) {
+// Blocks are worth sequences of their own where there are many tokens in each and not too many of them.
+inline bool covers_blocks(const Mask& mask, const at::Tensor& x) {
+  constexpr std::int64_t least = 16, most = 512;
+  if (x.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || mask.block < least) return false;
+  const std::int64_t n = x.size(1);
+  return n > 0 && n % mask.block == 0 && n / mask.block <= most;
+}
+
+// x: the queries, (B, m, any).
+inline bool covers(const Mask& mask, const Packing& packing, std::int64_t order, const at::Tensor& x) {
 #ifdef POM_WITH_CUDA
-  return mask.is_none() && !packing.packed() && order <= kMaxFusedOrder && dtype != at::kDouble;
+  if (packing.packed() || order > kMaxFusedOrder || x.scalar_type() == at::kDouble) return false;
+  return mask.is_none() || (mask.is_keys() && mask.block == 0) ||
+         (!mask.visible.defined() && covers_blocks(mask, x));
 #else
   return false;
 #endif
@@ -19,7 +30,7 @@ inline bool covers(const Mask& mask, const Packing& packing, std::int64_t order,
 // What the backward pass needs again.
 struct Saved {
   at::Tensor ho, se;  // (B, n, kD), (B, m, kD), dtype of the tokens
-  at::Tensor H;       // (B, kD), fp32
+  at::Tensor H;       // (B, kD), fp32; with blocks one after another, (B blocks, kD)
 };
 struct Gradients {
   at::Tensor xq, xc;  // undefined where not needed

@@ -49,12 +49,12 @@ bool concrete(const at::Tensor& t) {
   return !t.key_set().has(c10::DispatchKey::Python) && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
-// Full masks and high degrees are differentiated through the composed operations; on CUDA every mask is.
+// What is differentiated through the composed operations: full masks, high degrees, on CUDA some others.
 bool composed_only(const char* op, const at::Tensor& x, const Mask& mask, const Packing& packing,
                    std::int64_t order) {
   if (path() == Path::composed) return true;
-  const bool uncovered = mask.is_full() || order > kMaxFusedOrder ||
-                         (x.is_cuda() && !cuda::covers(mask, packing, order, x.scalar_type()));
+  const bool uncovered =
+      mask.is_full() || order > kMaxFusedOrder || (x.is_cuda() && !cuda::covers(mask, packing, order, x));
   check(!uncovered || path() != Path::fused, op, ": path: fused was asked for, but ",
         mask.is_full()           ? "a full mask has no fused kernel"
         : order > kMaxFusedOrder ? "this order has no fused kernel"

@@ -15,7 +15,7 @@ namespace {
 bool use_fused(const char* op, const Mask& mask, const Packing& packing, std::int64_t order,
                const at::Tensor& x) {
   if (path() == Path::composed) return false;
-  const bool covered = cuda::covers(mask, packing, order, x.scalar_type());
+  const bool covered = cuda::covers(mask, packing, order, x);
   check(covered || path() != Path::fused, op,
         ": path: fused was asked for, but CUDA has no fused kernel for ",
         "this mask, packing, order or dtype");
@@ -85,8 +85,8 @@ std::tuple<at::Tensor, at::Tensor> scan_cuda(const at::Tensor& x, POM_WEIGHT_ARG
 #ifdef POM_WITH_CUDA  // reached through autograd, which asks first what is covered; but anybody may call them
 
 void require_covered(const char* op, const at::Tensor& x, std::int64_t order, POM_MASK_ARGS) {
-  check(cuda::covers(mask_of(mask, block, window), packing_of(cu_q, cu_k), order, x.scalar_type()), op,
-        ": expected no mask, no packing, an order of at most ", kMaxFusedOrder,
+  check(cuda::covers(mask_of(mask, block, window), packing_of(cu_q, cu_k), order, x), op,
+        ": expected no packing, no mask but of keys or whole blocks, an order of at most ", kMaxFusedOrder,
         " and float32, bfloat16 or float16 on CUDA");
 }
 void check_part(const char* op, const char* name, const at::Tensor& t, at::IntArrayRef shape,
@@ -132,7 +132,8 @@ Gradients8 layer_backward_cuda(const at::Tensor& dout, const at::Tensor& xq, con
   check_part(op, "dout", dout, xq.sizes(), xq.scalar_type(), xq);
   check_part(op, "ho", ho, {xc.size(0), xc.size(1), p.kD()}, xq.scalar_type(), xq);
   check_part(op, "se", se, {xq.size(0), xq.size(1), p.kD()}, xq.scalar_type(), xq);
-  check_part(op, "H", H, {xq.size(0), p.kD()}, at::kFloat, xq);
+  const std::int64_t sequences = xq.size(0) * (p.block > 0 ? xq.size(1) / p.block : 1);
+  check_part(op, "H", H, {sequences, p.kD()}, at::kFloat, xq);
   const cuda::Saved saved{ho.contiguous(), se.contiguous(), H.contiguous()};
   const cuda::Gradients g = cuda::layer_backward(p, dout, xq, xc, w, saved, need_x, need_w);
   return {or_empty(g.xq, xq),

@@ -130,9 +130,10 @@ def test_composed_where_no_kernel_is(case):
     dtype = torch.float32 if case == "float32" else torch.bfloat16
     k, d, n = 5 if case == "order" else 2, 20 if case == "width" else 24, 37
     x, w = oracle.draw_tokens(2, n, d, dtype), oracle.draw_weights(d, k, 1, dtype)
-    mask = plain = oracle.draw_mask("full" if case == "full" else "keys", 2, n, n)
-    if case == "window":
-        mask, plain = BlockCausal(4, 2), oracle.block_causal(n, 4, 2).expand(2, -1, -1)
+    mask = plain = oracle.draw_mask("full", 2, n, n)
+    if case != "full":
+        block, window = (4, 2) if case == "window" else (1, None)
+        mask, plain = BlockCausal(block, window), oracle.block_causal(n, block, window).expand(2, -1, -1)
     compare(x, x, w, k, mask, plain, run=layer)
     with pytest.raises(libpom.Error, match="fused was asked for"):
         fused(on_gpu(x), on_gpu(x), on_gpu(w), k, on_gpu(mask))

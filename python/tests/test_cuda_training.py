@@ -102,6 +102,63 @@ def test_between_projections(k, dtype):
     compare(run, lambda ho, se: oracle.mixer(ho, se, k), tensors, dtype, f"mixer k={k}")
 
 
+MASKED = [(3, 48, 24), (2, 192, 96), (1, 2048, 64)]  # B, n, d
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 64])
+@pytest.mark.parametrize("size", MASKED, ids=str)
+def test_blocks(size, window, k, dtype):
+    """Blocks that the tokens fill, all of the past or a window of it: fused, forward and backward."""
+    b, n, d = size
+    tensors = on_gpu({"x": oracle.draw_tokens(b, n, d, dtype), "w": oracle.draw_weights(d, k, 2, dtype)})
+    mask = on_gpu(oracle.block_causal(n, 16, window)).expand(b, -1, -1)
+
+    def run(x, w):
+        with libpom.force("fused"):
+            names = (w[name] for name in oracle.WEIGHTS)
+            return libpom.mixer_layer(x, x, *names, k, libpom.block_causal(16, window))
+
+    compare(run, lambda x, w: oracle.layer(x, x, w, k, mask), tensors, dtype, f"{size} {window} k={k}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [(3, 5, 70, 24), (2, 200, 40, 96)], ids=str)
+def test_keys(sizes, bias, dtype):
+    """A mask of keys between two kinds of tokens, one sequence with nothing to see."""
+    b, m, n, d = sizes
+    keys = on_gpu(oracle.draw_mask("keys", b, m, n))
+    tensors = {
+        "xq": oracle.draw_tokens(b, m, d, dtype),
+        "xc": oracle.draw_tokens(b, n, d, dtype),
+        "w": oracle.draw_weights(d, 2, 2, dtype, bias),
+    }
+
+    def run(xq, xc, w):
+        with libpom.force("fused"):
+            return libpom.mixer_layer(xq, xc, *(w[name] for name in oracle.WEIGHTS), 2, keys)
+
+    compare(run, lambda xq, xc, w: oracle.layer(xq, xc, w, 2, keys), on_gpu(tensors), dtype, str(sizes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", ["keys", "blocks", "window"])
+def test_masks_between_projections(case, dtype):
+    tensors = on_gpu({"ho": torch.randn(2, 64, 14).to(dtype), "se": torch.randn(2, 64, 14).to(dtype)})
+    window = 2 if case == "window" else None
+    keys = on_gpu(oracle.draw_mask("keys", 2, 64, 64))
+    ours = keys if case == "keys" else libpom.block_causal(16, window)
+    plain = keys if case == "keys" else on_gpu(oracle.block_causal(64, 16, window)).expand(2, -1, -1)
+
+    def run(ho, se):
+        with libpom.force("fused"):
+            return libpom.mixer(ho, se, 2, ours)
+
+    compare(run, lambda ho, se: oracle.mixer(ho, se, 2, plain), tensors, dtype, case)
+
+
 @pytest.mark.parametrize("frozen", ["x", "w"])
 def test_some_inputs_need_no_gradient(frozen):
     x, w = (
@@ -154,7 +211,7 @@ def test_autocast():
         assert (a.cpu() - b).norm() <= 0.03 * b.norm()
 
 
-@pytest.mark.parametrize("case", ["keys", "full", "causal", "packed", "float64", "order"])
+@pytest.mark.parametrize("case", ["full", "causal", "ragged", "packed", "float64", "order"])
 def test_composed_where_no_kernel_is(case):
     """Right results and gradients where CUDA has no kernel, and an error where one is asked for."""
     k, dtype = (
@@ -162,9 +219,10 @@ def test_composed_where_no_kernel_is(case):
     )
     tensors = {"x": oracle.draw_tokens(2, 8, 24, dtype), "w": oracle.draw_weights(24, k, 1, dtype)}
     cu = torch.tensor([0, 3, 16], device="cuda") if case == "packed" else None
-    mask = {"keys": oracle.draw_mask("keys", 2, 8, 8), "full": oracle.draw_mask("full", 2, 8, 8)}.get(case)
-    plain = mask if case != "causal" else oracle.block_causal(8, 1).expand(2, -1, -1)
-    ours = libpom.causal if case == "causal" else on_gpu(mask)
+    mask = oracle.draw_mask("full", 2, 8, 8) if case == "full" else None
+    block = {"causal": 1, "ragged": 3}.get(case)  # of tokens that do not fill the last one
+    plain = mask if block is None else oracle.block_causal(8, block).expand(2, -1, -1)
+    ours = on_gpu(mask) if block is None else libpom.block_causal(block)
     if case == "packed":
         tensors["x"] = tensors["x"].reshape(16, 24)
 
