@@ -77,37 +77,38 @@ std::string line(std::string_view kind, double x1, double y1, double x2, double 
                 number(x2), "\" y2=\"", number(y2), "\"/>\n");
 }
 
-// Logarithmic, from the values' range to a range of pixels.
+// Of an axis, from the values' range to a range of pixels.
 class Scale {
  public:
-  Scale(double low, double high, double start, double end)
-      : start(start), end(end), low_(std::log(low)), span_(std::log(high) - std::log(low)) {}
-  double operator()(double value) const { return start + (std::log(value) - low_) / span_ * (end - start); }
+  Scale(bool logarithmic, double low, double high, double start, double end)
+      : start(start), end(end), logarithmic_(logarithmic), low_(of(low)), span_(of(high) - of(low)) {}
+  double operator()(double value) const { return start + (of(value) - low_) / span_ * (end - start); }
   const double start, end;
 
  private:
+  double of(double value) const { return logarithmic_ ? std::log(value) : value; }
+  bool logarithmic_;
   double low_, span_;
 };
 
-struct Decades {
-  int low = 0, high = 1;
-};
-
-Decades decades_of(const PlotPanel& panel) {
+// Powers of ten around the values of a panel.
+std::vector<double> decades_of(const PlotPanel& panel) {
   double least = 1e300, most = 0;
   for (const PlotSeries& series : panel.series)
     for (const auto& [x, y] : series.points) least = std::min(least, y), most = std::max(most, y);
-  if (most == 0) return {};
-  const int low = static_cast<int>(std::floor(std::log10(least)));
-  return {low, std::max(low + 1, static_cast<int>(std::ceil(std::log10(most))))};
+  const int low = most == 0 ? 0 : static_cast<int>(std::floor(std::log10(least)));
+  const int high = most == 0 ? 1 : std::max(low + 1, static_cast<int>(std::ceil(std::log10(most))));
+  std::vector<double> decades;
+  for (int decade = low; decade <= high; ++decade) decades.push_back(std::pow(10.0, decade));
+  return decades;
 }
 
 std::string axes(const Plot& plot, const PlotPanel& panel, const Scale& x, const Scale& y,
-                 const std::vector<double>& ticks, const Decades& decades) {
+                 const std::vector<double>& ticks, const std::vector<double>& levels) {
   std::string text = label(x.start, y.end - 18, panel.title, "head");
-  for (int decade = decades.low; decade <= decades.high; ++decade) {
-    const double value = std::pow(10.0, decade), at = y(value);
-    text += line(decade == decades.low ? "axis" : "grid", x.start, at, x.end, at);
+  for (const double value : levels) {
+    const double at = y(value);
+    text += line(value == levels.front() ? "axis" : "grid", x.start, at, x.end, at);
     char words[32];
     std::snprintf(words, sizeof words, "%g", value);
     text += label(x.start - 10, at + 4.5, words, "", "end");
@@ -182,10 +183,11 @@ std::string plot_svg(const Plot& plot) {
   text += label(28, 38, plot.title, "title") + label(28, 60, plot.subtitle);
   double left = kMargin;
   for (const PlotPanel& panel : plot.panels) {
-    const Decades decades = decades_of(panel);
-    const Scale x(ticks.front() / 1.15, ticks.back() * 1.15, left, left + kWidth);
-    const Scale y(std::pow(10.0, decades.low), std::pow(10.0, decades.high), kTop + kHeight, kTop);
-    text += axes(plot, panel, x, y, ticks, decades) + lines(panel, x, y);
+    const std::vector<double> levels =
+        plot.percent ? std::vector<double>{0, 20, 40, 60, 80, 100} : decades_of(panel);
+    const Scale x(true, ticks.front() / 1.15, ticks.back() * 1.15, left, left + kWidth);
+    const Scale y(!plot.percent, levels.front(), levels.back(), kTop + kHeight, kTop);
+    text += axes(plot, panel, x, y, ticks, levels) + lines(panel, x, y);
     left += kWidth + kGap;
   }
   return text + "</svg>\n";

@@ -1,5 +1,5 @@
-// Line plots with logarithmic axes as SVG: panels side by side on one card, readable on light and on dark
-// pages.
+// Line plots with logarithmic axes, or of percents, as SVG: panels side by side on one card, readable on
+// light and on dark pages.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace pom::cli {
 
 struct PlotSeries {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // (x, y), positive, by growing x; may be empty
+  std::vector<std::pair<double, double>>
+      points;  // (x, y), positive unless percents, by growing x; may be empty
 };
 
 // There are colours for three series: the first is drawn as a broken line, being a limit.
@@ -22,6 +23,7 @@ struct PlotPanel {
 struct Plot {
   std::string title, subtitle, x_label;
   std::vector<PlotPanel> panels;
+  bool percent = false;  // y from 0 to 100, with steps of equal size
 };
 
 std::string plot_svg(const Plot& plot);

@@ -6,8 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
-#include "pom/codecs/codec.h"
-#include "pom/codecs/text.h"
+#include "pom/generate/clip_engine_impl.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/folder_parts.h"
@@ -29,6 +28,10 @@ namespace fs = std::filesystem;
 std::string number_text(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::uint64_t first_seed(const ClipJob& job) {
+  return static_cast<std::uint64_t>(job.request.seed);
 }
 
 // Frames of a run as they come, cut where the clip ends.
@@ -64,23 +67,6 @@ diffusion::OnStep step_counter(const ClipJob& job, const ClipObserver& observer,
 
 }  // namespace
 
-struct ClipEngine::Impl {
-  fs::path folder, weights_path;
-  c10::Device device;
-  ModelConfig config;
-  std::string name, hash;
-  std::unique_ptr<codecs::Codec> codec;
-  std::unique_ptr<codecs::TextEncoder> encoder;
-
-  Impl(const fs::path& where, c10::Device device);
-  models::Weights weights() const;
-  const std::string& weights_hash();
-  ClipSampling sampling(const ClipJob& job) const;
-  codecs::EncodedText block_texts(const ClipJob& job) const;
-  void run_whole(const ClipJob& job, const ClipObserver& observer);
-  void run_stream(const ClipJob& job, const ClipObserver& observer);
-};
-
 ClipEngine::Impl::Impl(const fs::path& where, c10::Device on)
     : folder(where),
       weights_path(where / weights_file),
@@ -108,11 +94,10 @@ const std::string& ClipEngine::Impl::weights_hash() {
   return hash;
 }
 
-ClipSampling ClipEngine::Impl::sampling(const ClipJob& job) const {
-  const Request& r = job.request;
+ClipSampling ClipEngine::Impl::sampling(const Request& r, std::vector<std::uint64_t> seeds) const {
   return {.height = *r.height / codec->factor(),
           .width = *r.width / codec->factor(),
-          .seeds = {static_cast<std::uint64_t>(r.seed)},
+          .seeds = std::move(seeds),
           .path = path_of(config.diffusion),
           .sampler = *r.sampler,
           .options = sampler_options(r),
@@ -142,8 +127,8 @@ void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observe
   network->set_weights(weights());
   network->to(device, dtype);
   const codecs::EncodedText text = block_texts(job);
-  const at::Tensor latents = sample_clip(network, sampling(job), job.blocks, text.tokens.to(dtype), text.mask,
-                                         step_counter(job, observer, 0, 1));
+  const at::Tensor latents = sample_clip(network, sampling(job.request, {first_seed(job)}), job.blocks,
+                                         text.tokens.to(dtype), text.mask, step_counter(job, observer, 0, 1));
   const std::unique_ptr<codecs::ClipDecoder> decoder = codec->clip_decoder();
   Frames frames(job, observer);
   const std::int64_t pt = config.network.patch_time;
@@ -153,7 +138,7 @@ void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observe
 
 void ClipEngine::Impl::run_stream(const ClipJob& job, const ClipObserver& observer) {
   models::VideoDenoiser network(config.network, weights(), dtype_of(job.request));
-  VideoStream stream(network, sampling(job), weights_hash());
+  VideoStream stream(network, sampling(job.request, {first_seed(job)}), weights_hash());
   const std::unique_ptr<codecs::ClipDecoder> decoder = codec->clip_decoder();
   if (!job.continue_from.empty()) decoder->set_state(stream.restore(job.continue_from).tensors);
   std::string prompt = job.saved_prompt;

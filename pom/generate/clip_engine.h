@@ -47,6 +47,7 @@ class ClipEngine {
   void run(const ClipJob& job, const ClipObserver& observer);
 
  private:
+  friend class ManyClips;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

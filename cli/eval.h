@@ -1,0 +1,203 @@
+// What the kinds of `pom eval` share: the options, the progress, and how a report is written.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/signals.h"
+#include "pom/base/fields.h"
+#include "pom/base/progress.h"
+#include "pom/eval/judge.h"
+#include "pom/generate/device.h"
+#include "pom/generate/request.h"
+
+namespace pom::cli {
+
+struct EvalOptions {
+  std::string what, model, device = "auto", size, sheet, output;
+  std::optional<std::int64_t> count;
+  std::int64_t seed = 0, batch = 0, threads = 0;
+  generate::Request request;  // how to sample
+  bool drawings = false, yes = false, json = false, quiet = false;
+  // Of shapes.
+  std::int64_t seeds = 3, judge_seed = 0, judge_steps = eval::JudgeConfig().steps;
+  std::string judge;
+  // Of sprites.
+  std::vector<std::string> splits, window;
+  std::vector<std::int64_t> lengths;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    about_fields(visit);
+    sampling_fields(visit);
+    shapes_fields(visit);
+    sprites_fields(visit);
+    place_fields(visit);
+    work_fields(visit);
+  }
+
+ private:
+  template <class Visit>
+  void about_fields(Visit&& visit) {
+    constexpr std::string_view about = "About";
+    visit(Field{.name = "what",
+                .help = "what the model makes: pictures of shapes, or clips of sprites",
+                .value = "shapes|sprites",
+                .group = about,
+                .choices = {"shapes", "sprites"}},
+          what);
+    visit(Field{.name = "model", .help = "folder of the model", .value = "MODEL", .group = about}, model);
+    visit(Field{.name = "drawings",
+                .help = "judge new drawings in place of what a model makes: the best that can be had",
+                .group = about},
+          drawings);
+    visit(Field{.name = "count",
+                .help = "pictures for each seed, spread evenly over the classes (1000 unless told), or "
+                        "clips of each split (500)",
+                .value = "N",
+                .group = about,
+                .least = 1,
+                .most = 1'000'000},
+          count);
+    visit(Field{.name = "seed",
+                .help = "of the first picture or clip",
+                .value = "N",
+                .group = about,
+                .least = 0,
+                .most = 1'000'000'000'000},
+          seed);
+    visit(Field{.name = "size",
+                .help = "width and height in pixels, 64x48 or 64; the model's own unless told",
+                .value = "WxH",
+                .group = about},
+          size);
+  }
+
+  // Those of a request that say how, not what.
+  template <class Visit>
+  void sampling_fields(Visit&& visit) {
+    request.fields([&](const Field& field, auto& value) {
+      if (field.group == "How to sample") visit(field, value);
+    });
+  }
+
+  template <class Visit>
+  void shapes_fields(Visit&& visit) {
+    constexpr std::string_view shapes = "Of shapes";
+    visit(Field{.name = "seeds",
+                .help = "repetitions with other pictures, for the spread",
+                .value = "N",
+                .group = shapes,
+                .least = 1,
+                .most = 1000},
+          seeds);
+    visit(Field{.name = "judge",
+                .help = "file of the judge: read where it is there, else written; without it a new one is "
+                        "trained",
+                .value = "FILE",
+                .group = shapes},
+          judge);
+    visit(Field{.name = "judge_steps",
+                .help = "of the judge's training",
+                .value = "N",
+                .group = shapes,
+                .least = 1,
+                .most = 1'000'000},
+          judge_steps);
+    visit(Field{.name = "judge_seed",
+                .help = "of the judge's drawings",
+                .value = "N",
+                .group = shapes,
+                .least = 0},
+          judge_seed);
+  }
+
+  template <class Visit>
+  void sprites_fields(Visit&& visit) {
+    constexpr std::string_view sprites = "Of sprites";
+    visit(Field{.name = "splits",
+                .help = "whose captions are asked for; all four unless told",
+                .value = "A,B",
+                .group = sprites,
+                .choices = {"training", "new_wordings", "new_pairs", "new_both"}},
+          splits);
+    visit(Field{.name = "lengths",
+                .help = "times the model's own length: the last part of so long a clip is judged, which "
+                        "has the model's own length; 1 unless told, and more needs a block-causal model",
+                .value = "N,N",
+                .group = sprites,
+                .least = 1,
+                .most = 100'000},
+          lengths);
+    visit(Field{.name = "window",
+                .help = "blocks that a block sees while sampling: a number, none, or model, its own; each "
+                        "of several gets its table",
+                .value = "N,N",
+                .group = sprites},
+          window);
+  }
+
+  template <class Visit>
+  void place_fields(Visit&& visit) {
+    constexpr std::string_view where = "Where it goes";
+    visit(Field{.name = "output",
+                .help = "folder for report.txt, report.json and a sheet of pictures; of shapes for the judge "
+                        "too, of sprites for curve.svg, where there are several lengths",
+                .value = "DIR",
+                .group = where},
+          output);
+    visit(Field{.name = "sheet",
+                .help = "a sheet of pictures, with what was not seen as it should be: star?moon is a star "
+                        "that is taken for a moon",
+                .value = "FILE",
+                .group = where},
+          sheet);
+    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
+    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
+    visit(Field{.name = "quiet", .help = "no progress, no remarks", .group = where}, quiet);
+  }
+
+  template <class Visit>
+  void work_fields(Visit&& visit) {
+    constexpr std::string_view work = "How to work";
+    visit(generate::device_field(work), device);
+    visit(Field{.name = "batch",
+                .help = "pictures or clips at a time; unless told, what memory and speed suggest",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 65536},
+          batch);
+    visit(Field{.name = "threads",
+                .help = "unless told, one for each core",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 1024},
+          threads);
+  }
+};
+
+// Everything of the work that can be shown as one bar; throws generate::Stopped where a signal asked.
+class Watch {
+ public:
+  Watch(const StopSignals& signals, bool quiet, std::string what, std::string unit)
+      : signals_(signals), quiet_(quiet), what_(std::move(what)), unit_(std::move(unit)) {}
+  void operator()(std::int64_t done, std::int64_t total, const std::string& note = {});
+
+ private:
+  const StopSignals& signals_;
+  const bool quiet_;
+  const std::string what_, unit_;
+  std::optional<Progress> progress_;
+};
+
+void write_text(const std::filesystem::path& path, const std::string& text);
+
+int eval_shapes(const EvalOptions& options);
+int eval_sprites(const EvalOptions& options);
+
+}  // namespace pom::cli

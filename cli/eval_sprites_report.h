@@ -1,0 +1,22 @@
+// What `pom eval sprites` found, for people, for programs, and as a curve.
+#pragma once
+
+#include <string>
+
+#include "cli/json.h"
+#include "pom/eval/sprites_report.h"
+
+namespace pom::cli {
+
+std::string window_text(std::int64_t window);  // "window of 4 blocks", "no window"
+
+// Tables of at most 80 columns, one for each window.
+std::string sprites_text(const eval::SpritesReport& report);
+
+// Adds "drawings" and "clips": a list of what was found for each split and length (and window).
+void add_sprites(JsonObject& object, const eval::SpritesReport& report);
+
+// Rates over all splits against the length.
+std::string sprites_curve(const eval::SpritesReport& report, const std::string& subtitle);
+
+}  // namespace pom::cli

@@ -1,0 +1,35 @@
+// Private to the room: what a ClipEngine holds, for it and for ManyClips.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pom/codecs/codec.h"
+#include "pom/codecs/text.h"
+#include "pom/generate/clip_engine.h"
+#include "pom/generate/clip_sampling.h"
+#include "pom/models/weights.h"
+
+namespace pom::generate {
+
+struct ClipEngine::Impl {
+  std::filesystem::path folder, weights_path;
+  c10::Device device;
+  ModelConfig config;
+  std::string name, hash;
+  std::unique_ptr<codecs::Codec> codec;
+  std::unique_ptr<codecs::TextEncoder> encoder;
+
+  Impl(const std::filesystem::path& where, c10::Device device);
+  models::Weights weights() const;
+  const std::string& weights_hash();
+  ClipSampling sampling(const Request& request, std::vector<std::uint64_t> seeds) const;
+  codecs::EncodedText block_texts(const ClipJob& job) const;
+  void run_whole(const ClipJob& job, const ClipObserver& observer);
+  void run_stream(const ClipJob& job, const ClipObserver& observer);
+};
+
+}  // namespace pom::generate

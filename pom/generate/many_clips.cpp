@@ -1,0 +1,116 @@
+#include "pom/generate/many_clips.h"
+
+#include <ATen/ops/isfinite.h>
+#include <c10/core/GradMode.h>
+
+#include "pom/base/error.h"
+#include "pom/generate/clip_engine_impl.h"
+#include "pom/generate/engine.h"
+#include "pom/generate/plan.h"
+#include "pom/generate/video_stream.h"
+
+namespace pom::generate {
+namespace {
+
+// decoded (B, C, t, H, W) in [-1, 1] -> uint8 (B, 3, t, H, W), rounded as pictures.h rounds.
+at::Tensor to_levels(const at::Tensor& decoded, std::int64_t first) {
+  check(at::isfinite(decoded).all().item<bool>(), "sample: frames ", first, " to ",
+        first + decoded.size(2) - 1,
+        " of the clips: expected finite values from the network, got NaN or infinite ones; the weights, or a "
+        "guidance far too strong, may be why");
+  const at::Tensor levels =
+      (decoded.to(at::kFloat) * 127.5 + 127.5).round_().clamp_(0, 255).to(at::kByte).to(at::kCPU);
+  return (levels.size(1) == 1 ? levels.expand({-1, 3, -1, -1, -1}) : levels).contiguous();
+}
+
+models::NetworkConfig with_window(models::NetworkConfig network, std::optional<std::int64_t> window) {
+  if (window) network.window = *window;
+  models::check_config(network, "sample: ");
+  return network;
+}
+
+}  // namespace
+
+struct ManyClips::Impl {
+  ClipEngine::Impl& engine;
+  Request request;
+  std::int64_t block_frames;
+  models::NetworkConfig network;
+  std::optional<models::VideoDenoiser> streamer = {};  // of a block-causal model; else
+  models::VDiPoM whole = nullptr;
+
+  void run_stream(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds, std::int64_t blocks,
+                  const ManyObserver& observer);
+  void run_whole(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds, std::int64_t blocks,
+                 const ManyObserver& observer);
+  diffusion::OnStep counter(const ManyObserver& observer, std::int64_t block, std::int64_t blocks) const;
+};
+
+// Counts the steps of all blocks, and stops where that is asked for.
+diffusion::OnStep ManyClips::Impl::counter(const ManyObserver& observer, std::int64_t block,
+                                           std::int64_t blocks) const {
+  return [&observer, block, blocks, steps = *request.steps](const diffusion::StepInfo& info) {
+    if (observer.on_step) observer.on_step(block * steps + info.step, blocks * steps);
+    if (observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed)) throw Stopped();
+  };
+}
+
+void ManyClips::Impl::run_stream(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds,
+                                 std::int64_t blocks, const ManyObserver& observer) {
+  VideoStream stream(*streamer, engine.sampling(request, std::move(seeds)));
+  stream.tell(text.tokens, text.mask);
+  const std::unique_ptr<codecs::ClipDecoder> decoder = engine.codec->clip_decoder();
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const at::Tensor latents = stream.next_block(counter(observer, block, blocks));
+    const std::int64_t first = block * block_frames;
+    observer.on_frames(first, to_levels(decoder->next(latents), first));
+  }
+}
+
+void ManyClips::Impl::run_whole(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds,
+                                std::int64_t blocks, const ManyObserver& observer) {
+  const at::Tensor latents =
+      sample_clip(whole, engine.sampling(request, std::move(seeds)), blocks,
+                  text.tokens.to(whole->no_text.scalar_type()), text.mask, counter(observer, 0, 1));
+  const std::unique_ptr<codecs::ClipDecoder> decoder = engine.codec->clip_decoder();
+  observer.on_frames(0, to_levels(decoder->next(latents), 0));
+}
+
+ManyClips::ManyClips(ClipEngine& engine, Request request, std::optional<std::int64_t> window)
+    : impl_(new Impl{.engine = *engine.impl_,
+                     .request = std::move(request),
+                     .block_frames = engine.block_frames(),
+                     .network = with_window(engine.config().network, window)}) {
+  const at::NoGradGuard no_gradients;
+  const at::ScalarType dtype = dtype_of(impl_->request);
+  if (impl_->network.block_causal()) {
+    impl_->streamer.emplace(impl_->network, impl_->engine.weights(), dtype);
+    return;
+  }
+  impl_->whole = models::VDiPoM(impl_->network);
+  impl_->whole->set_weights(impl_->engine.weights());
+  impl_->whole->to(impl_->engine.device, dtype);
+}
+ManyClips::~ManyClips() = default;
+
+void ManyClips::run(std::span<const std::string> prompts, std::vector<std::uint64_t> seeds,
+                    std::int64_t frames, const ManyObserver& observer) {
+  const at::NoGradGuard no_gradients;
+  check(!prompts.empty() && prompts.size() == seeds.size(),
+        "sample: prompts: expected as many as seeds, at least one, got ", prompts.size(), " and ",
+        seeds.size());
+  check(frames >= 1, "sample: frames: expected at least one, got ", frames);
+  const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
+  const codecs::EncodedText text = impl_->engine.encoder->encode(prompts);
+  if (impl_->streamer)
+    impl_->run_stream(text, std::move(seeds), blocks, observer);
+  else
+    impl_->run_whole(text, std::move(seeds), blocks, observer);
+}
+
+std::int64_t ManyClips::steps(std::int64_t frames) const {
+  const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
+  return (impl_->streamer ? blocks : 1) * *impl_->request.steps;
+}
+
+}  // namespace pom::generate
