@@ -35,6 +35,7 @@ inline constexpr uint32_t data_order = 7;    // shuffling
 inline constexpr uint32_t data_content = 8;  // procedural examples, crops and flips
 inline constexpr uint32_t codec = 9;         // the sampled latent of a variational encoder
 inline constexpr uint32_t test = 10;
+inline constexpr uint32_t clip_cut = 11;  // whether the clips of a training step are cut
 }  // namespace noise_for
 
 struct NoiseKey {

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
@@ -55,9 +58,18 @@ void WordsNetworkImpl::set_first_values(std::uint64_t seed) {
   }
 }
 
+// A row of the table for each number. On a GPU the gradient of a lookup sorts the numbers and asks the host
+// how many there are; that of a product does neither, and always adds in the same order.
+at::Tensor WordsNetworkImpl::rows_of(const at::Tensor& numbers) {
+  const at::Tensor& table = pieces->weight;
+  if (!table.is_cuda() || !at::GradMode::is_enabled()) return pieces->forward(numbers);
+  const at::Tensor all = at::arange(table.size(0), numbers.options());
+  return at::matmul(numbers.unsqueeze(-1).eq(all).to(table.scalar_type()), table);
+}
+
 at::Tensor WordsNetworkImpl::forward(const at::Tensor& numbers, const at::Tensor& mask) {
   const at::Tensor counts = mask.unsqueeze(2).to(places.scalar_type());  // (B, L, 1)
-  at::Tensor x = (pieces->forward(numbers) + places.narrow(0, 0, numbers.size(1))) * counts;
+  at::Tensor x = (rows_of(numbers) + places.narrow(0, 0, numbers.size(1))) * counts;
   const std::int64_t L = x.size(1);
   for (const auto& layer : *near) {
     const at::Tensor wide = at::constant_pad_nd(x, {0, 0, 1, 1});  // nothing before the first, after the last

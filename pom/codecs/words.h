@@ -30,6 +30,7 @@ class WordsNetworkImpl : public torch::nn::Module {
 
  private:
   void set_first_values(std::uint64_t seed);
+  at::Tensor rows_of(const at::Tensor& numbers);
 };
 TORCH_MODULE(WordsNetwork);
 

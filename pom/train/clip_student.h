@@ -16,8 +16,6 @@ class ClipStudent final : public Student {
   Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const override;
   Told tell_all(const Lesson& lesson) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) override;
-  // The gradient of a table of pieces sorts them, which asks the host how many there are.
-  bool repeatable() const override { return false; }
   std::string words() const override { return words_.vocabulary().lines(); }
   void set_observer(Observer observer) override;
 

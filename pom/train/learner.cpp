@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/base/noise.h"
 #include "pom/train/device.h"
 #include "pom/train/schedule.h"
 
@@ -78,6 +79,18 @@ Lesson lesson_of(const data::Batch& batch, std::int64_t first, std::int64_t coun
               : captions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))};
 }
 
+// Each clip cut into so many, which follow each other: (B, C, T, H, W) -> (B·pieces, C, T / pieces, H, W).
+at::Tensor in_pieces(const at::Tensor& clips, std::int64_t pieces) {
+  if (pieces == 1) return clips;
+  return clips.unflatten(2, {pieces, clips.size(2) / pieces}).transpose(1, 2).flatten(0, 1);
+}
+
+std::vector<std::string> each_so_often(const std::vector<std::string>& texts, std::int64_t times) {
+  std::vector<std::string> all;
+  for (const std::string& text : texts) all.insert(all.end(), static_cast<std::size_t>(times), text);
+  return all;
+}
+
 std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe) {
   if (recipe.data.kind == "latents") return nullptr;
   return codecs::make_codec(recipe.codec, recipe.network.channels);
@@ -108,8 +121,7 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
       optimizer_(parameters_, recipe.optimizer),
       objective_(recipe) {
 #ifdef POM_WITH_CUDA
-  if (device.is_cuda() && student_->repeatable())
-    workplace_.graphs = models::graphs_on(device, models::GraphWeights::changing);
+  if (device.is_cuda()) graphs_ = models::graphs_on(device, models::GraphWeights::changing);
 #endif
 }
 
@@ -122,14 +134,27 @@ at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
   return latents.to(master_dtype(recipe_.run.precision));
 }
 
+// How many clips each one of a step becomes.
+std::int64_t Learner::pieces_of_clips(const DrawKey& key) const {
+  const NoiseKey chance{key.seed, noise_for::clip_cut, key.draw};
+  if (recipe_.batch.cut == 0 || uniform_at(chance, 0) >= recipe_.batch.cut) return 1;
+  return recipe_.data.frames / recipe_.batch.cut_frames;
+}
+
 Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const {
   Prepared prepared{.batch = batch, .x0 = {}, .draws = {}, .told = {}};
-  const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
   const DrawKey key{static_cast<std::uint64_t>(seed), static_cast<std::uint32_t>(draw)};
+  const std::int64_t pieces = pieces_of_clips(key);
+  const data::Batch told{.pictures = {},
+                         .labels = batch.labels.repeat_interleave(pieces),
+                         .first = 0,
+                         .captions = each_so_often(batch.captions, pieces)};
+  const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
   for (std::int64_t first = 0; first < B; first += part) {
-    prepared.x0.push_back(to_latents(batch.pictures.narrow(0, first, part)));
-    prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), first));
-    prepared.told.push_back(student_->tell(lesson_of(batch, first, part), key, first));
+    prepared.x0.push_back(in_pieces(to_latents(batch.pictures.narrow(0, first, part)), pieces));
+    prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), first * pieces));
+    prepared.told.push_back(
+        student_->tell(lesson_of(told, first * pieces, part * pieces), key, first * pieces));
   }
   return prepared;
 }
@@ -157,16 +182,20 @@ Learner::Computed Learner::gradients(const Prepared& prepared) {
   return {at::cat(parts.losses), optimizer_.gradient_norm()};
 }
 
-// Buffers like those of a batch; what was captured with others goes first.
-void Learner::furnish(const Prepared& prepared) {
-  const auto alike = [](const Prepared& a, const Prepared& b) {
-    if (a.x0.size() != b.x0.size()) return false;
-    for (std::size_t i = 0; i < a.x0.size(); ++i)
-      if (a.x0[i].sizes() != b.x0[i].sizes()) return false;
-    return true;
+// The number of the one with buffers like those of a batch, which is made where there is none.
+int Learner::workplace_for(const Prepared& prepared) {
+  const auto alike = [&](const Workplace& w) {
+    return std::ranges::equal(w.prepared.x0, prepared.x0, [](const at::Tensor& a, const at::Tensor& b) {
+      return a.sizes() == b.sizes();
+    });
   };
-  if (!workplace_.prepared.x0.empty() && alike(workplace_.prepared, prepared)) return;
-  workplace_.graphs->drop();
+  const auto found = std::ranges::find_if(workplaces_, alike);
+  if (found != workplaces_.end()) return static_cast<int>(found - workplaces_.begin());
+  constexpr std::size_t most = 4;  // each keeps the memory of a step
+  if (workplaces_.size() == most) {
+    graphs_->drop();
+    workplaces_.clear();
+  }
   Prepared buffers{};
   std::int64_t B = 0;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
@@ -178,13 +207,13 @@ void Learner::furnish(const Prepared& prepared) {
     B += prepared.x0[i].size(0);
   }
   const at::TensorOptions options = prepared.x0[0].options();
-  workplace_.computed = {at::empty({B}, options), at::empty({}, options)};
-  workplace_.prepared = std::move(buffers);
+  workplaces_.push_back({std::move(buffers), {at::empty({B}, options), at::empty({}, options)}});
+  return static_cast<int>(workplaces_.size()) - 1;
 }
 
 Learner::Computed Learner::gradients_again(const Prepared& prepared) {
-  furnish(prepared);
-  Workplace& w = workplace_;
+  const int key = workplace_for(prepared);
+  Workplace& w = workplaces_[static_cast<std::size_t>(key)];
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Draw &from = prepared.draws[i], &to = w.prepared.draws[i];
     w.prepared.x0[i].copy_(prepared.x0[i]);
@@ -192,7 +221,7 @@ Learner::Computed Learner::gradients_again(const Prepared& prepared) {
     for (std::size_t j = 0; j < prepared.told[i].size(); ++j)
       w.prepared.told[i][j].copy_(prepared.told[i][j]);
   }
-  w.graphs->run(0, [&] {
+  graphs_->run(key, [&] {
     const Computed now = gradients(w.prepared);
     w.computed.losses.copy_(now.losses);
     w.computed.norm.copy_(now.norm);
@@ -202,7 +231,7 @@ Learner::Computed Learner::gradients_again(const Prepared& prepared) {
 
 StepResult Learner::step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile) {
   const std::int64_t B = prepared.batch.pictures.size(0);
-  const auto [losses, norm] = workplace_.graphs ? gradients_again(prepared) : gradients(prepared);
+  const auto [losses, norm] = graphs_ ? gradients_again(prepared) : gradients(prepared);
   if (meanwhile) meanwhile();
   StepResult result = result_of(losses, prepared.draws, norm);
   const Cooldown asked{state.cooldown_from, state.cooldown_steps};

@@ -90,18 +90,19 @@ class Learner {
   struct Computed {
     at::Tensor losses, norm;  // of each example (B), and of the gradient
   };
-  // Where every step of a GPU computes, so that the work of one is a graph that the next ones run again.
+  // Where every step of a GPU with batches of one shape computes, so that the work of one is a graph that the
+  // next ones run again.
   struct Workplace {
-    std::unique_ptr<models::GraphedEvaluations> graphs;  // none on the CPU
-    Prepared prepared;                                   // without the batch
+    Prepared prepared;  // without the batch
     Computed computed;
   };
   at::Tensor to_latents(const at::Tensor& pictures) const;
+  std::int64_t pieces_of_clips(const DrawKey& key) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
   Parts in_parts(const Prepared& prepared, const std::function<void(const at::Tensor&)>& use);
   Computed gradients(const Prepared& prepared);        // into parameters_
   Computed gradients_again(const Prepared& prepared);  // the same in the workplace
-  void furnish(const Prepared& prepared);
+  int workplace_for(const Prepared& prepared);
   std::string find_culprit(const Prepared& prepared);
 
   Recipe recipe_;
@@ -111,7 +112,8 @@ class Learner {
   Parameters parameters_;
   AdamW optimizer_;
   Objective objective_;
-  Workplace workplace_;
+  std::unique_ptr<models::GraphedEvaluations> graphs_;  // none on the CPU; the key is the workplace's number
+  std::vector<Workplace> workplaces_;
 };
 
 }  // namespace pom::train

@@ -15,7 +15,6 @@ class PictureStudent final : public Student {
   Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const override;
   Told tell_all(const Lesson& lesson) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) override;
-  bool repeatable() const override { return true; }
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
  private:

@@ -93,11 +93,17 @@ void check_clips(const Recipe& recipe, std::string_view source) {
   if (!network.video()) {
     expect(recipe.batch.latest_block == 0, "batch.latest_block: expected 0 with a network for pictures, got ",
            recipe.batch.latest_block);
+    expect(recipe.batch.cut == 0, "batch.cut: expected 0 with a network for pictures, got ",
+           recipe.batch.cut);
     return;
   }
   expect(recipe.data.frames % network.patch_time == 0,
          "data.frames: expected whole blocks of network.patch_time (", network.patch_time, ") frames, got ",
          recipe.data.frames);
+  const std::int64_t cut = recipe.batch.cut_frames;
+  expect(recipe.batch.cut == 0 || (cut > 0 && cut % network.patch_time == 0 && recipe.data.frames % cut == 0),
+         "batch.cut_frames: expected whole blocks of network.patch_time (", network.patch_time,
+         ") frames that divide data.frames (", recipe.data.frames, "), got ", cut);
   expect(network.text_width == recipe.text.width, "network.text_width: expected text.width (",
          recipe.text.width, "), got ", network.text_width);
   expect(!recipe.batch.checkpointing,

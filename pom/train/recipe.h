@@ -50,6 +50,8 @@ struct BatchConfig {
   std::int64_t accumulate = 1;  // parts in which a batch is computed, one after the other
   double label_drop = 0.1;
   std::int64_t latest_block = 0;  // number that the first block of a clip may get
+  double cut = 0;                 // share of the steps whose clips are cut into shorter ones
+  std::int64_t cut_frames = 0;    // as long as these
   std::string time = "uniform";
   bool checkpointing = false;
 
@@ -72,6 +74,17 @@ struct BatchConfig {
                 .least = 0,
                 .most = 1e6},
           latest_block);
+    visit(Field{.name = "cut",
+                .help = "share of the steps whose clips are cut into shorter ones, so that a network meets "
+                        "more than one length",
+                .least = 0,
+                .most = 1},
+          cut);
+    visit(Field{.name = "cut_frames",
+                .help = "of the shorter ones: a divisor of data.frames",
+                .least = 0,
+                .most = 1e6},
+          cut_frames);
     visit(Field{.name = "time",
                 .help = "how times are drawn: uniform, or logit-normal (more in the middle)",
                 .choices = {"uniform", "logit-normal"}},

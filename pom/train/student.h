@@ -50,8 +50,6 @@ class Student {
   virtual Told tell_all(const Lesson& lesson) const = 0;
   virtual at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) = 0;
 
-  // Whether a GPU can run a step again as a graph.
-  virtual bool repeatable() const = 0;
   // The words that have a piece of their own, one a line; empty where there is no text.
   virtual std::string words() const { return {}; }
 

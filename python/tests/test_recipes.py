@@ -118,13 +118,15 @@ def test_pictures():
 
 
 def test_sprites():
-    """Blocks of two frames with a window that clips outgrow, at any time of the code's period."""
+    """Blocks of two frames with a window that clips outgrow, at any time of the code's period, mostly cut
+    into shorter ones."""
     recipe = read(ROOT / "recipes/sprites.toml")
     network, data = recipe["network"], recipe["data"]
-    assert (data["size"], data["frames"]) == ([32, 32], 16)
+    assert (data["size"], data["frames"]) == ([32, 32], 48)
     assert (network["patch_time"], network["patch"], network["temporal_mask"]) == (2, 4, "block-causal")
     assert 0 < network["window"] < data["frames"] / network["patch_time"]
     assert recipe["batch"]["latest_block"] == network["time_period"] - 1
+    assert 0 < recipe["batch"]["cut"] < 1 and data["frames"] % recipe["batch"]["cut_frames"] == 0
     assert recipe["diffusion"]["path"] == "flow" and recipe["batch"]["label_drop"] > 0
 
 
