@@ -3,10 +3,10 @@
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/step_cuda.cu pom/kernels/rows.cu
 //   pom/kernels/stack_step.cu -o step_bench
 //   ./step_bench [sequences ...]
-// With -DPOM_STEP_TRACE it also prints, for a layer in the middle, when the phases of four blocks came how
-// far. Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The whole
-// step is one CUDA graph: of a kernel for each product, or of one kernel for all. Medians of interleaved
-// repetitions.
+// With -DPOM_STEP_TRACE it also prints, for a layer in the middle, how long the parts of its phases took in
+// all blocks. Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The
+// whole step is one CUDA graph: of a kernel for each product, or of one kernel for all. Medians of
+// interleaved repetitions.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,7 +23,7 @@
 #ifdef POM_STEP_TRACE
 namespace pom::kernels {
 cudaError_t stack_step_trace_layer(int layer);
-cudaError_t stack_step_trace(long long (*to)[4][7]);
+cudaError_t stack_step_trace(long long (*to)[160][4][7]);  // cycles, nanoseconds
 }  // namespace pom::kernels
 #endif
 
@@ -212,26 +212,56 @@ double time_of(const Candidate& c) {
 }
 
 #ifdef POM_STEP_TRACE
-// Cycles since the phase began: all values seen; normed; multiplied (and how long it waited for weights);
-// the block's warps met; stored.
+using Trace = long long[160][4][7];  // blocks, phases, events
+
+std::string spread(std::vector<long long> v) {
+  if (v.empty()) return "-";
+  std::sort(v.begin(), v.end());
+  char line[64];
+  std::snprintf(line, sizeof(line), "%5lld %5lld %5lld", v.front(), v[v.size() / 2], v.back());
+  return line;
+}
+// Of each part of a phase: least, median and most cycles of all blocks. Then nanoseconds from the first block
+// that saw all values: until the middle and the last block saw them, and until the first, middle and last
+// block stored.
+void print_phase(const char* name, const Trace& cycles, const Trace& wall, int phase) {
+  struct Part {
+    const char* name;
+    int from, to;
+  };
+  constexpr Part kParts[] = {
+      {"see", 0, 1}, {"norm", 1, 2}, {"multiply", 2, 3}, {"meet", 3, 4}, {"store", 4, 5}};
+  std::string line;
+  for (const Part& part : kParts) {
+    std::vector<long long> v;
+    for (int block = 0; block < 160; ++block)
+      if (cycles[block][phase][1] > 0)
+        v.push_back(cycles[block][phase][part.to] - cycles[block][phase][part.from]);
+    line += std::string("  ") + part.name + " " + spread(v);
+  }
+  std::vector<long long> waits, seen, stored;
+  int last = 0;
+  for (int block = 0; block < 160; ++block)
+    if (cycles[block][phase][1] > 0) {
+      waits.push_back(cycles[block][phase][6]), seen.push_back(wall[block][phase][1]);
+      stored.push_back(wall[block][phase][5]);
+      if (wall[block][phase][5] > wall[last][phase][5]) last = block;
+    }
+  const long long first = seen.empty() ? 0 : *std::min_element(seen.begin(), seen.end());
+  for (long long& t : seen) t -= first;
+  for (long long& t : stored) t -= first;
+  std::printf("  %-8s%s  weights %s  | ns seen %s  stored %s, last block %d\n", name, line.c_str(),
+              spread(waits).c_str(), spread(seen).c_str(), spread(stored).c_str(), last);
+}
 void print_trace(const Candidate& c) {
-  constexpr const char* kNames[] = {"context, gate", "out", "up", "down"};
-  long long t[4][4][7] = {};
-  must(stack_step_trace_layer(kLayers / 2), "the trace");
-  for (int repetition = 0; repetition < 3; ++repetition) {
+  constexpr const char* kNames[] = {"mix", "out", "up", "down"};
+  static Trace t[2];
+  for (const int layer : {7, 14, 21}) {
+    must(stack_step_trace_layer(layer), "the trace");
     time_of(c);
     must(stack_step_trace(t), "the trace");
-    for (int block = 0; block < 4; ++block)
-      for (int phase = 0; phase < 4; ++phase) {
-        const long long* const e = t[block][phase];
-        const long long next = phase < 3 ? t[block][phase + 1][0] : 0;
-        std::printf(
-            "  trace %d, block %3d  %-13s seen %6lld  normed %6lld  multiplied %6lld (weights %6lld)  met "
-            "%6lld"
-            "  stored %6lld  next %6lld\n",
-            repetition, 33 * block, kNames[phase], e[1] - e[0], e[2] - e[0], e[3] - e[0], e[6], e[4] - e[0],
-            e[5] - e[0], next ? next - e[0] : 0);
-      }
+    std::printf("  layer %d: least, median, most\n", layer);
+    for (int phase = 0; phase < 4; ++phase) print_phase(kNames[phase], t[0], t[1], phase);
   }
 }
 #endif

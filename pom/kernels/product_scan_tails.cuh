@@ -23,7 +23,7 @@ struct ScanTailOf {
 
   template <class Traits>
   __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
-    prepare_columns<Traits>(s, at, p.affine, nullptr);
+    prepare_columns<Traits>(s, at, p.affine, nullptr, Sums::kFactor);  // as its products() expects
   }
 
   // The first rows of the sequences of a thread's rows. With One the whole tile is of one sequence, which

@@ -350,13 +350,15 @@ void check_all(Dtype dtype) {
         const int64_t features = 8 * (1 + n % 5) + (order == 4 ? 2 * (n % 3) : 0), hidden = 8 * (1 + n % 61);
         check_step(dtype, {rows, width, features, order, hidden, 1 + n % 3, n % 2 == 0});
       }
-  check_step(dtype, {1, 1152, 2304, 2, 4608, 2, true});  // as in the paper
+  for (const int64_t rows : {1, 2, 3, 4, 6, 8})  // as in the paper
+    if (rows < 5 || !quick) check_step(dtype, {rows, 1152, 2304, 2, 4608, 2, true});
+  for (const int64_t rows : {1, 4, 7})  // half as many inputs of the narrow phases
+    check_step(dtype, {rows, 1152, 576, 4, 2304, 3, rows > 1});
   check_step(dtype, {5, 1152, 768, 3, 3072, 1, true});
   check_step(dtype, {1, 16, 8, 1, 8, 70, false});        // more layers than a launch takes
   check_step(dtype, {1, 1160, 1160, 1, 1176, 2, true});  // a second chunk of few inputs
   check_step(dtype, {3, 2304, 400, 4, 9216, 1, true});   // the widest
   if (quick) return;
-  check_step(dtype, {8, 1152, 2304, 2, 4608, 1, false});
   check_step(dtype, {2, 1536, 2304, 4, 6144, 2, true});
   check_step(dtype, {8, 2304, 2304, 4, 9216, 1, true});  // the most that is taken
 }
