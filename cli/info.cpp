@@ -146,10 +146,11 @@ void print_clips(const generate::ModelConfig& config, const std::optional<Stored
       s.frames > 0 ? detail::concat(s.frames, " frames") : std::string("any number of frames");
   if (s.fps > 0) frames += detail::concat(" at ", s.fps, " fps");
   print("  clips         " + frames + ", in blocks of " + std::to_string(n.patch_time));
-  print("  a block sees  " + (!n.block_causal() ? std::string("all others: no stream")
-                              : n.window > 0
-                                  ? detail::concat("a window of ", n.window, " blocks, its own the last")
-                                  : std::string("all before it")));
+  print("  a block sees  " +
+        (!n.block_causal() ? std::string("all others: no stream")
+         : n.window > 0    ? detail::concat("a window of ", n.window, " blocks, its own the last")
+                           : std::string("all before it")) +
+        (n.own_every > 0 ? detail::concat("; every ", n.own_every, ". layer: itself") : std::string()));
   print(text ? detail::concat("  text          words, ", text->words, " of them, at most ",
                               text->config.limit, " pieces, ", text->config.width, " wide")
              : detail::concat("  text          none: ", codecs::text_folder, " is missing"));

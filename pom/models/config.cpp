@@ -82,6 +82,9 @@ void check_video(const NetworkConfig& config, std::string_view where) {
         config.dim);
   check(config.window == 0 || config.block_causal(), where,
         "window: expected 0 without a block-causal mask, ", "got ", config.window);
+  check(config.own_every == 0 || (config.own_every >= 2 && config.block_causal()), where,
+        "own_every: expected 0, or at least 2 with a block-causal mask (one layer has to see other blocks), ",
+        "got ", config.own_every);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct NetworkConfig {
   std::int64_t text_width = 4096;              // of a token of text
   std::string temporal_mask = "block-causal";  // a block sees itself and those before it; or "none"
   std::int64_t window = 0;                     // blocks seen, the own one included; 0: all
+  std::int64_t own_every = 0;                  // every so many layers one sees its own block alone; 0: none
   std::string time_code = "periodic";          // of a block's number: see nn/video_position.h
   std::int64_t time_period = 32;               // of that code, in blocks
 
@@ -57,6 +58,8 @@ struct NetworkConfig {
   bool video() const { return kind == "vdipom"; }
   bool block_causal() const { return temporal_mask == "block-causal"; }
   bool attention() const { return mixer == "attention"; }
+  bool sees_own_alone(std::int64_t layer) const { return own_every > 0 && (layer + 1) % own_every == 0; }
+  std::int64_t window_of(std::int64_t layer) const { return sees_own_alone(layer) ? 1 : window; }
   std::int64_t features() const { return order * order_expand * dim; }  // of the mixer
   std::int64_t tokens(std::int64_t height, std::int64_t width) const {  // of a latent, or of a block of them
     return (height / patch) * (width / patch);
@@ -92,6 +95,12 @@ struct NetworkConfig {
                 .most = 1e6,
                 .saved = saved},
           window);
+    visit(Field{.name = "own_every",
+                .help = "every so many layers one sees its own block alone; 0 is none",
+                .least = 0,
+                .most = 1000,
+                .saved = saved},
+          own_every);
     visit(Field{.name = "time_code",
                 .help = "code of a block's number",
                 .choices = {"periodic", "geometric", "none"},

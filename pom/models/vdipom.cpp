@@ -41,11 +41,12 @@ at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const a
   check_inputs(x, t, text, mask, first_block);
   const at::Tensor time = time_emb->forward(nn::time_features(t, config_.dim).to(x.scalar_type()));  // (B, d)
   const nn::TextContext told = read(text, mask);
-  const ops::Mask seen = temporal_mask(x);
+  const ops::Mask seen = temporal_mask(x, config_.window), own = temporal_mask(x, 1);
   at::Tensor tokens = embed(x, first_block);  // (B, N, d)
   observe("in_conv", tokens);
   for (std::size_t i = 0; i < layers->size(); ++i) {
-    tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, seen);
+    const bool alone = config_.sees_own_alone(static_cast<std::int64_t>(i));
+    tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, alone ? own : seen);
     if (observer_) observe("layers." + std::to_string(i), tokens);
   }
   const std::vector<at::Tensor> m = out_mod->forward(time).chunk(2, -1);
@@ -85,10 +86,10 @@ nn::TextContext VDiPoMImpl::read(const at::Tensor& text, const at::Tensor& mask)
   return with_no_text(text_proj->forward(tokens), mask.dim() == 3 ? mask.flatten(0, 1) : mask, no_text);
 }
 
-ops::Mask VDiPoMImpl::temporal_mask(const at::Tensor& x) const {
+ops::Mask VDiPoMImpl::temporal_mask(const at::Tensor& x, std::int64_t window) const {
   if (!config_.block_causal()) return {};
   const std::int64_t block = config_.tokens(x.size(3), x.size(4)), n = x.size(2) / config_.patch_time * block;
-  const ops::Mask mask = ops::Mask::block_causal(block, config_.window);
+  const ops::Mask mask = ops::Mask::block_causal(block, window);
   if (!materialised_) return mask;
   return ops::Mask::full(nn::materialised(mask, n, x.device()).expand({x.size(0), n, n}));
 }

@@ -52,7 +52,7 @@ class VDiPoMImpl : public torch::nn::Module {
   at::Tensor embed(const at::Tensor& x, const at::Tensor& first_block);
   at::Tensor places(std::int64_t rows, std::int64_t columns);
   nn::TextContext read(const at::Tensor& text, const at::Tensor& mask);
-  ops::Mask temporal_mask(const at::Tensor& x) const;
+  ops::Mask temporal_mask(const at::Tensor& x, std::int64_t window) const;
   void check_inputs(const at::Tensor& x, const at::Tensor& t, const at::Tensor& text, const at::Tensor& mask,
                     const at::Tensor& first_block) const;
   void observe(std::string_view layer, const at::Tensor& out) const;

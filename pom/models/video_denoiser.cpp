@@ -143,17 +143,25 @@ struct VideoDenoiser::Impl {
     seen.clear();
     for (std::int64_t i = 0; i < count(); ++i) {
       std::vector<Seen> of_layers;
-      for (std::int64_t l = 0; l < config.depth; ++l) of_layers.push_back(unseen(rows_of(i)));
+      for (std::int64_t l = 0; l < config.depth; ++l)
+        of_layers.push_back(unseen(rows_of(i), config.window_of(l)));
       seen.push_back(std::move(of_layers));
     }
     pending.assign(evaluations.size(), {});
   }
 
-  Seen unseen(std::int64_t rows) const {
-    Seen nothing{.sums = {}, .cache = nn::KeyValueCache(config.window)};
-    if (!config.attention())
-      nothing.sums = ops::MixerState::start(rows, config.features(), no_text, config.window);
+  Seen unseen(std::int64_t rows, std::int64_t window) const {
+    Seen nothing{.sums = {}, .cache = nn::KeyValueCache(window)};
+    if (!config.attention()) nothing.sums = ops::MixerState::start(rows, config.features(), no_text, window);
     return nothing;
+  }
+
+  // Those that see other blocks than their own, and so have something to keep.
+  std::vector<std::size_t> layers_with_past() const {
+    std::vector<std::size_t> found;
+    for (std::int64_t l = 0; l < config.depth; ++l)
+      if (!config.sees_own_alone(l)) found.push_back(static_cast<std::size_t>(l));
+    return found;
   }
 
   void tell(const at::Tensor& words, const at::Tensor& counts) {
@@ -359,7 +367,8 @@ struct VideoDenoiser::Impl {
     for (std::int64_t i = 0; i < count() && block > 0; ++i) {
       const auto stacked = [&](auto&& of) {
         std::vector<at::Tensor> each;
-        for (const Seen& layer : seen[static_cast<std::size_t>(i)]) each.push_back(of(layer));
+        for (const std::size_t l : layers_with_past())
+          each.push_back(of(seen[static_cast<std::size_t>(i)][l]));
         return at::stack(each);
       };
       const std::string number = pom::detail::concat(".", i);
@@ -400,10 +409,11 @@ struct VideoDenoiser::Impl {
   }
 
   void restore_sums(std::int64_t i, const at::Tensor& sums, const at::Tensor& counts) {
-    const std::int64_t kept = config.window ? std::min(config.window, block) : 1;
+    const std::vector<std::size_t> which = layers_with_past();
+    const std::int64_t kept = config.window ? std::min(config.window, block) : 1, depth = std::ssize(which);
     check(sums.scalar_type() == arithmetic() &&
-              sums.sizes() == at::IntArrayRef({config.depth, rows_of(i), kept, config.features()}),
-          "VideoDenoiser: state: sums.", i, ": expected ", arithmetic(), " of shape (", config.depth, ", ",
+              sums.sizes() == at::IntArrayRef({depth, rows_of(i), kept, config.features()}),
+          "VideoDenoiser: state: sums.", i, ": expected ", arithmetic(), " of shape (", depth, ", ",
           rows_of(i), ", ", kept, ", ", config.features(), "), got ", sums.scalar_type(), " of shape ",
           sums.sizes());
     check(counts.scalar_type() == at::kLong && counts.sizes() == at::IntArrayRef({kept}),
@@ -412,24 +422,27 @@ struct VideoDenoiser::Impl {
     const std::int64_t each = (config.window ? 1 : block) * rows * columns;  // tokens behind a sum
     check(counts.eq(each).all().item<bool>(), "VideoDenoiser: state: counts: expected ", each,
           " tokens behind every sum, got others");
-    for (std::int64_t l = 0; l < config.depth; ++l)
-      seen[static_cast<std::size_t>(i)][static_cast<std::size_t>(l)].sums = ops::MixerState::from_tensors(
-          {{"sums", sums[l].to(stream).clone()},
-           {"counts", counts.to(stream.device()).expand({rows_of(i), kept}).clone()},
-           {"window", at::full({}, config.window, at::kLong)}});
+    for (std::int64_t l = 0; l < depth; ++l)
+      seen[static_cast<std::size_t>(i)][which[static_cast<std::size_t>(l)]].sums =
+          ops::MixerState::from_tensors(
+              {{"sums", sums[l].to(stream).clone()},
+               {"counts", counts.to(stream.device()).expand({rows_of(i), kept}).clone()},
+               {"window", at::full({}, config.window, at::kLong)}});
   }
 
   void restore_cache(std::int64_t i, const at::Tensor& keys, const at::Tensor& values) {
+    const std::vector<std::size_t> which = layers_with_past();
     const std::int64_t kept = config.window ? std::min(config.window, block) : block, n = rows * columns;
+    const std::int64_t depth = std::ssize(which);
     for (const at::Tensor& each : {keys, values})
       check(each.scalar_type() == dtype &&
-                each.sizes() == at::IntArrayRef({config.depth, rows_of(i), kept * n, config.dim}),
-            "VideoDenoiser: state: keys.", i, ", values.", i, ": expected ", dtype, " of shape (",
-            config.depth, ", ", rows_of(i), ", ", kept * n, ", ", config.dim, "), got ", each.scalar_type(),
-            " of shape ", each.sizes());
-    for (std::int64_t l = 0; l < config.depth; ++l)
+                each.sizes() == at::IntArrayRef({depth, rows_of(i), kept * n, config.dim}),
+            "VideoDenoiser: state: keys.", i, ", values.", i, ": expected ", dtype, " of shape (", depth,
+            ", ", rows_of(i), ", ", kept * n, ", ", config.dim, "), got ", each.scalar_type(), " of shape ",
+            each.sizes());
+    for (std::int64_t l = 0; l < depth; ++l)
       for (std::int64_t b = 0; b < kept; ++b)
-        seen[static_cast<std::size_t>(i)][static_cast<std::size_t>(l)].cache.append(
+        seen[static_cast<std::size_t>(i)][which[static_cast<std::size_t>(l)]].cache.append(
             keys[l].narrow(1, b * n, n).to(stream.device()),
             values[l].narrow(1, b * n, n).to(stream.device()));
   }

@@ -155,12 +155,13 @@ class ReferenceVDiPoM(nn.Module):
         heads=8,
         temporal_mask="block-causal",
         window=0,
+        own_every=0,
         time_code="periodic",
         time_period=32,
     ):
         super().__init__()
         self.dim, self.patch, self.patch_time, self.channels = dim, patch, patch_time, channels
-        self.temporal_mask, self.window = temporal_mask, window
+        self.temporal_mask, self.window, self.own_every = temporal_mask, window, own_every
         self.form, self.period = time_code, time_period
         self.text_proj = nn.Linear(text_width, dim)
         self.no_text = nn.Parameter(torch.zeros(dim))
@@ -201,8 +202,10 @@ class ReferenceVDiPoM(nn.Module):
         c, keys = self.read(text, mask)
         temporal = block_mask(blocks, h * w, self.temporal_mask, self.window)
         x = self.in_conv(x).flatten(2).transpose(1, 2) + self.position(first, blocks, h, w).to(x.dtype)
-        for layer in self.layers:
-            x = layer(x, time, c, keys, temporal)
+        for number, layer in enumerate(self.layers, 1):
+            alone = self.own_every > 0 and number % self.own_every == 0
+            own = block_mask(blocks, h * w, self.temporal_mask, 1) if alone else temporal
+            x = layer(x, time, c, keys, own)
         scale, bias = self.out_mod(time)[:, None].chunk(2, dim=-1)
         x = self.out_proj(modulation(layer_norm(x), scale, bias))  # (B, n, pt·p·p·C), channel fastest
         x = x.view(B, blocks, h, w, pt, p, p, C).permute(0, 7, 1, 4, 2, 5, 3, 6)

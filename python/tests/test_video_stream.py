@@ -22,6 +22,11 @@ CASES = {
     "heun, guided, window": ({"window": 2}, {"sampler": "heun", "scale": 2.0}),
     "guided for a while": ({"window": 3}, {"sampler": "heun", "scale": 2.0, "from": 0.3, "to": 0.7}),
     "attention": ({"mixer": "attention", "heads": 4, "window": 2}, {"sampler": "heun", "scale": 2.0}),
+    "own blocks": ({"window": 3, "own_every": 2}, {"sampler": "heun", "scale": 2.0}),
+    "attention, own blocks": (
+        {"mixer": "attention", "heads": 4, "own_every": 2},
+        {"sampler": "heun", "scale": 2.0},
+    ),
 }
 
 
@@ -100,7 +105,11 @@ def test_against_plain_torch(tool, tmp_path, make_module, name):  # noqa: F811
     assert (out["clip"] - expected).abs().max() / 2 < TOLERANCE
 
 
-@pytest.mark.parametrize("network", [{}, {"window": 2}, {"mixer": "attention", "heads": 4}], ids=str)
+@pytest.mark.parametrize(
+    "network",
+    [{}, {"window": 2}, {"window": 2, "own_every": 2}, {"mixer": "attention", "heads": 4, "own_every": 2}],
+    ids=str,
+)
 def test_goes_on_in_a_new_process(tool, tmp_path, make_module, network):  # noqa: F811
     module, inputs = make_module(network), draw(5)
     settings = SHAPE | network | {"sampler": "heun", "steps": 4, "scale": 2.0}

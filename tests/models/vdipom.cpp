@@ -54,6 +54,10 @@ TEST(VideoConfig, ContradictionsAreNamed) {
   NetworkConfig config = small();
   config.temporal_mask = "none", config.window = 3;
   expect_parts(message_of([&] { check_config(config); }), {"window", "block-causal", "3"});
+  config.window = 0, config.own_every = 2;
+  expect_parts(message_of([&] { check_config(config); }), {"own_every", "block-causal", "2"});
+  config = small(), config.own_every = 1;
+  expect_parts(message_of([&] { check_config(config); }), {"own_every", "at least 2", "got 1"});
   config = variant("V-DiPoM-S/2");
   config.patch_time = 4;
   expect_parts(message_of([&] { check_config(config); }), {"patch_time", "2", "4", "V-DiPoM-S/2"});
@@ -72,7 +76,7 @@ TEST(VideoConfig, IsNotWrittenForPictures) {
   };
   const std::vector<std::string> pictures = saved(variant("DiPoM-S/2")), clips = saved(small());
   EXPECT_EQ(pictures.size(), 12U);
-  EXPECT_EQ(clips.size(), 18U);
+  EXPECT_EQ(clips.size(), 19U);
   EXPECT_EQ(std::count(pictures.begin(), pictures.end(), "window"), 0);
 }
 
