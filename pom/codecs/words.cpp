@@ -11,6 +11,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
@@ -63,6 +64,7 @@ void WordsNetworkImpl::set_first_values(std::uint64_t seed) {
 at::Tensor WordsNetworkImpl::rows_of(const at::Tensor& numbers) {
   const at::Tensor& table = pieces->weight;
   if (!table.is_cuda() || !at::GradMode::is_enabled()) return pieces->forward(numbers);
+  const c10::impl::ExcludeDispatchKeyGuard exact(c10::DispatchKey::AutocastCUDA);  // as sampling looks it up
   const at::Tensor all = at::arange(table.size(0), numbers.options());
   return at::matmul(numbers.unsqueeze(-1).eq(all).to(table.scalar_type()), table);
 }

@@ -41,7 +41,8 @@ at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const a
   check_inputs(x, t, text, mask, first_block);
   const at::Tensor time = time_emb->forward(nn::time_features(t, config_.dim).to(x.scalar_type()));  // (B, d)
   const nn::TextContext told = read(text, mask);
-  const ops::Mask seen = temporal_mask(x, config_.window), own = temporal_mask(x, 1);
+  const ops::Mask seen = temporal_mask(x, config_.window);
+  const ops::Mask own = config_.own_every > 0 ? temporal_mask(x, 1) : seen;
   at::Tensor tokens = embed(x, first_block);  // (B, N, d)
   observe("in_conv", tokens);
   for (std::size_t i = 0; i < layers->size(); ++i) {

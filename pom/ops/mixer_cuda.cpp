@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "pom/kernels/mixer.h"
+#include "pom/ops/block_means.h"
 #include "pom/ops/cuda_launch.h"
 #include "pom/ops/products_cuda.h"
 
@@ -56,15 +57,9 @@ at::Tensor in_blocks(const Problem& p, const at::Tensor& x) {
   return x.contiguous().view({x.size(0) * (x.size(1) / p.block), p.block, x.size(2)});
 }
 
-std::int64_t blocks_of(const Problem& p) {
-  return p.queries.empty() ? 1 : p.queries[0] / p.block;
-}
-
-// (blocks, blocks): row i has the shares of the blocks that block i sees.
-at::Tensor shares(const Problem& p, std::int64_t blocks, const at::Tensor& like) {
-  at::Tensor seen = at::ones({blocks, blocks}, like.options().dtype(at::kFloat)).tril();
-  if (p.window > 0) seen = seen.triu(1 - p.window);
-  return seen / seen.sum(1, /*keepdim=*/true);
+at::Tensor by_sequence(const Problem& p, const at::Tensor& x) {  // (B blocks, c) -> (B, blocks, c)
+  const std::int64_t blocks = p.queries.empty() ? 1 : p.queries[0] / p.block;
+  return x.view({x.size(0) / blocks, blocks, x.size(1)});
 }
 
 // (B, 1): tokens there are for each that counts.
@@ -80,18 +75,12 @@ at::Tensor unseen(const Problem& p) {  // (B, n, 1)
 // From the means over all tokens of every sequence to those over what its queries see.
 at::Tensor over_seen(const Problem& p, const at::Tensor& means) {
   if (p.visible.defined()) return means * tokens_each(p);
-  if (p.block == 0) return means;
-  const std::int64_t blocks = blocks_of(p);
-  return at::matmul(shares(p, blocks, means), means.view({means.size(0) / blocks, blocks, means.size(1)}))
-      .view_as(means);
+  return p.block == 0 ? means : seen_means(by_sequence(p, means), p.window).view(means.sizes());
 }
 // And back, of gradients.
 at::Tensor over_all(const Problem& p, const at::Tensor& dH) {
   if (p.visible.defined()) return dH * tokens_each(p);
-  if (p.block == 0) return dH;
-  const std::int64_t blocks = blocks_of(p);
-  return at::matmul(shares(p, blocks, dH).t(), dH.view({dH.size(0) / blocks, blocks, dH.size(1)}))
-      .view_as(dH);
+  return p.block == 0 ? dH : seen_means_backward(by_sequence(p, dH), p.window).view(dH.sizes());
 }
 
 // The two halves of the forward, with what the backward needs of them.

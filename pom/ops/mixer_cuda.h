@@ -10,8 +10,9 @@ namespace pom::ops::cuda {
 
 // Blocks are worth sequences of their own where there are many tokens in each and not too many of them.
 inline bool covers_blocks(const Mask& mask, const at::Tensor& x) {
-  constexpr std::int64_t least = 16, most = 512;
-  if (x.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || mask.block < least) return false;
+  constexpr std::int64_t least = 32, most = 512;
+  if (x.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || x.dim() != 3 || mask.block < least)
+    return false;
   const std::int64_t n = x.size(1);
   return n > 0 && n % mask.block == 0 && n / mask.block <= most;
 }

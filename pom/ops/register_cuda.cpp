@@ -86,8 +86,10 @@ std::tuple<at::Tensor, at::Tensor> scan_cuda(const at::Tensor& x, POM_WEIGHT_ARG
 
 void require_covered(const char* op, const at::Tensor& x, std::int64_t order, POM_MASK_ARGS) {
   check(cuda::covers(mask_of(mask, block, window), packing_of(cu_q, cu_k), order, x), op,
-        ": expected no packing, no mask but of keys or whole blocks, an order of at most ", kMaxFusedOrder,
-        " and float32, bfloat16 or float16 on CUDA");
+        ": expected no packing, no mask but of keys or of at most 512 whole blocks of 32 tokens and more, an "
+        "order "
+        "of at most ",
+        kMaxFusedOrder, " and float32, bfloat16 or float16 on CUDA");
 }
 void check_part(const char* op, const char* name, const at::Tensor& t, at::IntArrayRef shape,
                 at::ScalarType type, const at::Tensor& x) {

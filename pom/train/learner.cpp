@@ -191,7 +191,7 @@ int Learner::workplace_for(const Prepared& prepared) {
   };
   const auto found = std::ranges::find_if(workplaces_, alike);
   if (found != workplaces_.end()) return static_cast<int>(found - workplaces_.begin());
-  constexpr std::size_t most = 4;  // each keeps the memory of a step
+  constexpr std::size_t most = 4;  // captured steps keep their memory, also while others run
   if (workplaces_.size() == most) {
     graphs_->drop();
     workplaces_.clear();

@@ -102,7 +102,7 @@ def test_between_projections(k, dtype):
     compare(run, lambda ho, se: oracle.mixer(ho, se, k), tensors, dtype, f"mixer k={k}")
 
 
-MASKED = [(3, 48, 24), (2, 192, 96), (1, 2048, 64)]  # B, n, d
+MASKED = [(3, 96, 24), (2, 192, 96), (1, 2048, 64)]  # B, n, d
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -113,12 +113,12 @@ def test_blocks(size, window, k, dtype):
     """Blocks that the tokens fill, all of the past or a window of it: fused, forward and backward."""
     b, n, d = size
     tensors = on_gpu({"x": oracle.draw_tokens(b, n, d, dtype), "w": oracle.draw_weights(d, k, 2, dtype)})
-    mask = on_gpu(oracle.block_causal(n, 16, window)).expand(b, -1, -1)
+    mask = on_gpu(oracle.block_causal(n, 32, window)).expand(b, -1, -1)
 
     def run(x, w):
         with libpom.force("fused"):
             names = (w[name] for name in oracle.WEIGHTS)
-            return libpom.mixer_layer(x, x, *names, k, libpom.block_causal(16, window))
+            return libpom.mixer_layer(x, x, *names, k, libpom.block_causal(32, window))
 
     compare(run, lambda x, w: oracle.layer(x, x, w, k, mask), tensors, dtype, f"{size} {window} k={k}")
 
@@ -146,11 +146,11 @@ def test_keys(sizes, bias, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", ["keys", "blocks", "window"])
 def test_masks_between_projections(case, dtype):
-    tensors = on_gpu({"ho": torch.randn(2, 64, 14).to(dtype), "se": torch.randn(2, 64, 14).to(dtype)})
+    tensors = on_gpu({"ho": torch.randn(2, 128, 14).to(dtype), "se": torch.randn(2, 128, 14).to(dtype)})
     window = 2 if case == "window" else None
-    keys = on_gpu(oracle.draw_mask("keys", 2, 64, 64))
-    ours = keys if case == "keys" else libpom.block_causal(16, window)
-    plain = keys if case == "keys" else on_gpu(oracle.block_causal(64, 16, window)).expand(2, -1, -1)
+    keys = on_gpu(oracle.draw_mask("keys", 2, 128, 128))
+    ours = keys if case == "keys" else libpom.block_causal(32, window)
+    plain = keys if case == "keys" else on_gpu(oracle.block_causal(128, 32, window)).expand(2, -1, -1)
 
     def run(ho, se):
         with libpom.force("fused"):
