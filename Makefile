@@ -36,9 +36,15 @@ kernels: setup ## all CUDA kernels for sm_80 and sm_90a, compiled by nvcc; needs
 	@cmake --preset kernels --log-level=NOTICE
 	@cmake --build --preset kernels --parallel $(JOBS)
 
-demo: program ## a sheet of pictures from the model in assets/
+# What the demo's stream is told, and when.
+CLIP := --prompt "a red circle drifts to the right over blue" --prompt-at "24:a pink heart drifts to the left over black" \
+        --prompt-at "48:an orange moon drifts down over blue" --frames 72 --stream --sampler euler --seed 5
+
+demo: program ## a sheet of pictures and a clip from the models in assets/
 	@mkdir -p out
 	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 3 --seed 7 --grid -y -o out/demo.png
+	@$(BUILD)/pom sample --model assets/sprites32 $(CLIP) -y -o out/demo.mp4
+	@$(BUILD)/pom sample --model assets/sprites32 $(CLIP) -y -o out/demo.gif
 
 compare: library ## the operator against attention on growing sequences
 	@$(RUN) bench/compare.py
