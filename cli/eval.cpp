@@ -31,6 +31,19 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   io::write_file_atomically(path, text);
 }
 
+int print_findings(const EvalOptions& options, const StopSignals& signals,
+                   const std::function<Findings()>& work) {
+  try {
+    Findings findings = work();
+    findings.text.pop_back();  // print() ends the line
+    print(options.json ? findings.json : findings.text);
+  } catch (const generate::Stopped&) {
+    say("stopped; nothing was judged");
+    return signals.exit_code();
+  }
+  return Exit::ok;
+}
+
 namespace {
 
 // Flags that only the other kind has.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -196,6 +197,14 @@ class Watch {
 };
 
 void write_text(const std::filesystem::path& path, const std::string& text);
+
+// What an evaluation found, for people and for programs; the text ends its last line.
+struct Findings {
+  std::string text, json;
+};
+// The exit code of one that prints what `work` finds, or nothing where a signal stopped it.
+int print_findings(const EvalOptions& options, const StopSignals& signals,
+                   const std::function<Findings()>& work);
 
 int eval_shapes(const EvalOptions& options);
 int eval_sprites(const EvalOptions& options);

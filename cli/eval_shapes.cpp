@@ -241,21 +241,11 @@ int eval_shapes(const EvalOptions& options) {
   const StopSignals signals;
   Run run{.options = options, .signals = signals};
   plan(run);
-  try {
+  return print_findings(options, signals, [&] {
     const eval::ShapesReport report = work(run);
     write_files(run, report);
-    if (options.json) {
-      print(json_text(run, report));
-    } else {
-      std::string text = heading(run) + report_text(report);
-      text.pop_back();  // print() ends the line
-      print(text);
-    }
-  } catch (const generate::Stopped&) {
-    say("stopped; nothing was judged");
-    return signals.exit_code();
-  }
-  return Exit::ok;
+    return Findings{heading(run) + report_text(report), json_text(run, report)};
+  });
 }
 
 }  // namespace pom::cli

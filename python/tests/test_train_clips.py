@@ -147,9 +147,23 @@ def test_a_folder_of_clips(done, tmp_path):
     assert {"pattern", "called", "testsrc"} <= set(words)
 
 
+def test_a_run_that_cuts_its_clips_goes_on_too(done, tmp_path):
+    cuts = ("--set", "batch.cut=0.5", "--set", "batch.cut_frames=4")
+    for name, first in (("whole", "24"), ("halves", "12")):
+        for more in ((f"run.steps={first}",), ("run.steps=24", "--resume")):
+            result = pom_train(done[0], "-o", tmp_path / name, *cuts, "--set", *more)
+            assert result.returncode == 0, result.stderr
+    assert differences(tmp_path / "whole", tmp_path / "halves") == []
+    assert differences(done[1], tmp_path / "whole") != []
+
+
 @pytest.mark.parametrize(
     ("field", "message"),
     [
+        (
+            "batch.cut=0.5",
+            "batch.cut_frames: expected whole blocks of network.patch_time (2) frames that divide",
+        ),
         ("data.frames=7", "data.frames: expected whole blocks of network.patch_time (2) frames, got 7"),
         ("network.kind=dipom", "network.kind: expected vdipom"),
         ("data.kind=shapes", "network.kind: expected dipom with data.kind shapes, got vdipom"),

@@ -148,7 +148,46 @@ TEST(ClipStudent, PartsOfABatchGiveTheSameStep) {
   EXPECT_TRUE(at::allclose(weights[0], weights[1], 1e-9, 1e-11));
 }
 
+// With two in four frames each: clip i becomes clips 2 i and 2 i + 1, both told its caption.
+TEST(ClipLearner, CutsClipsIntoOnesThatFollowEachOther) {
+  const Recipe recipe = tiny();
+  Lessons lessons(recipe);
+  const data::Batch batch = lessons.next();
+  const Prepared whole = Learner(recipe, at::kCPU).prepare(batch, 1, 0);
+  for (const char* parts : {"batch.accumulate=1", "batch.accumulate=4"}) {
+    const Learner cutting(tiny({"batch.cut=1", "batch.cut_frames=4", "batch.label_drop=0", parts}), at::kCPU);
+    const Prepared cut = cutting.prepare(batch, 1, 0);
+    const at::Tensor clips = at::cat(cut.x0), whole_clips = whole.x0.at(0);
+    ASSERT_EQ(clips.sizes(), at::IntArrayRef({16, 3, 4, 8, 8}));
+    std::vector<at::Tensor> pieces;
+    for (const Told& told : cut.told) pieces.push_back(told.at(0));
+    const at::Tensor words = at::cat(pieces);
+    for (std::int64_t i = 0; i < 16; ++i) {
+      EXPECT_TRUE(at::equal(clips[i], whole_clips[i / 2].narrow(1, i % 2 * 4, 4))) << parts << " " << i;
+      EXPECT_TRUE(at::equal(words[i], whole.told.at(0).at(0)[i / 2])) << parts << " " << i;
+    }
+  }
+}
+
+TEST(ClipLearner, CutsInAShareOfTheStepsWhichTheSeedDecides) {
+  const Recipe recipe = tiny({"batch.cut=0.5", "batch.cut_frames=4"});
+  const Learner learner(recipe, at::kCPU);
+  Lessons lessons(recipe);
+  const data::Batch batch = lessons.next();
+  std::int64_t cut = 0;
+  for (std::int64_t draw = 0; draw < 40; ++draw) {
+    const std::int64_t clips = learner.prepare(batch, 1, draw).x0.at(0).size(0);
+    EXPECT_EQ(clips, learner.prepare(batch, 1, draw).x0.at(0).size(0)) << draw;
+    cut += clips == 16;
+  }
+  EXPECT_GT(cut, 8);
+  EXPECT_LT(cut, 32);
+}
+
 TEST(ClipRecipe, WhatDoesNotFitIsRefused) {
+  EXPECT_EQ(refused("batch.cut=0.5"),
+            "tiny: batch.cut_frames: expected whole blocks of network.patch_time (2) frames that divide "
+            "data.frames (8), got 0");
   EXPECT_EQ(refused("data.frames=7"),
             "tiny: data.frames: expected whole blocks of network.patch_time (2) frames, got 7");
   EXPECT_EQ(refused("network.text_width=9"), "tiny: network.text_width: expected text.width (8), got 9");
