@@ -140,7 +140,7 @@ struct Trainee::Impl {
   Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;
-  std::optional<train::AdamW> optimizer;
+  std::optional<train::Optimizer> optimizer;
   std::int64_t updates = 0;
 };
 

@@ -28,6 +28,7 @@ struct EvalOptions {
   std::string judge;
   // Of sprites.
   std::vector<std::string> splits, window;
+  std::optional<std::int64_t> frames;
   std::vector<std::int64_t> lengths;
 
   template <class Visit>
@@ -125,9 +126,16 @@ struct EvalOptions {
                 .group = sprites,
                 .choices = {"training", "new_wordings", "new_pairs", "new_both"}},
           splits);
+    visit(Field{.name = "frames",
+                .help = "frames of a clip; the model's own unless told",
+                .value = "N",
+                .group = sprites,
+                .least = 2,
+                .most = 1'000'000},
+          frames);
     visit(Field{.name = "lengths",
-                .help = "times the model's own length: the last part of so long a clip is judged, which "
-                        "has the model's own length; 1 unless told, and more needs a block-causal model",
+                .help = "times that length: the last part of so long a clip is judged, which has the length "
+                        "of one; 1 unless told, and more needs a block-causal model",
                 .value = "N,N",
                 .group = sprites,
                 .least = 1,

@@ -134,6 +134,7 @@ void plan(Run& run) {
     plan_drawings(run);
   else
     plan_model(run);
+  run.format.frames = options.frames.value_or(run.format.frames);
   if (run.format.frames < 2 || run.format.width < 8 || run.format.height < 8)
     throw UsageError(detail::concat("expected clips of at least 2 frames of 8x8, got ", run.format.frames,
                                     " of ", run.format.width, "x", run.format.height));
@@ -309,7 +310,7 @@ std::string heading(const Run& run) {
                      run.format.height, ", ", run.format.frames, " frames, ", run.format.fps, " a second\n");
   text += detail::concat(run.splits.size(), " x ", grouped(run.count()), " clips, seed ", run.options.seed);
   if (run.engine) {
-    text += detail::concat(", ", *run.request.sampler, ", ", *run.request.steps, " steps, ",
+    text += detail::concat(", ", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",
                            guidance_text(*run.request.cfg_scale, *run.request.cfg_from, *run.request.cfg_to));
     text += detail::concat("\n", *run.request.dtype, ", on ", run.engine->device());
     if (run.windows.size() == 1) text += ", " + window_text(run.windows.front());

@@ -162,7 +162,7 @@ void print_folder(const generate::ModelConfig& config, const std::optional<Store
   print("  diffusion     " + config.diffusion.path +
         (config.diffusion.path == "epsilon" ? ", " + config.diffusion.variance + " variance" : ""));
   print("  codec         " + config.codec.kind);
-  print(detail::concat("  samples with  ", s.sampler, ", ", s.steps, " steps, ",
+  print(detail::concat("  samples with  ", steps_text(s.sampler, s.steps, s.shift), ", ",
                        guidance_text(s.cfg_scale, s.cfg_from, s.cfg_to)));
   print(weights ? "  weights       " + weights->file + ", " +
                       bytes_text(static_cast<double>(weights->bytes)) + ", " + weights->dtype

@@ -76,6 +76,12 @@ std::string grouped(std::int64_t number) {
   return text;
 }
 
+std::string steps_text(std::string_view sampler, std::int64_t steps, double shift) {
+  std::string text = detail::concat(sampler, ", ", steps, " steps");
+  if (shift != 1) text += detail::concat(", shift ", shift);
+  return text;
+}
+
 std::string guidance_text(double scale, double from, double to) {
   std::string text = detail::concat("cfg scale ", scale);
   if (from > 0 || to < 1) text += " for ";

@@ -47,6 +47,8 @@ void check_options(const Sampler& sampler, const SamplerOptions& options) {
   check(options.eta >= 0 && options.eta <= 1, "sample: eta: expected 0 to 1, got ", options.eta);
   check(options.eta == 0 || sampler.takes_eta, "sample: eta: expected 0, because the sampler ", sampler.name,
         " has none, got ", options.eta);
+  check(options.shift >= 1 / max_shift && options.shift <= max_shift, "sample: shift: expected ",
+        1 / max_shift, " to ", max_shift, ", got ", options.shift);
   check(!options.clip || *options.clip > 0, "sample: clip: expected more than 0, got ",
         options.clip.value_or(0));
 }
@@ -56,6 +58,10 @@ bool needs_noise(const Sampler& sampler, const SamplerOptions& options) {
 }
 
 }  // namespace
+
+double shifted(double t, double shift) {
+  return shift == 1 ? t : shift * t / (1 + (shift - 1) * t);
+}
 
 RegisterSampler::RegisterSampler(Sampler sampler) {
   for (std::string& alias : sampler.aliases) alias = folded(alias);

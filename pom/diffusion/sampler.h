@@ -7,9 +7,10 @@
 //   euler     first order; on these paths the same numbers as ddim with eta 0
 //   heun      second order, two evaluations a step
 //
-// Times lie on a uniform grid, t_i = t_start + (t_end − t_start)·i/steps, for every sampler and path. At t =
-// 0 a picture is clean, α = 1 and σ = 0, also where the path's variance is clamped: no model is evaluated
-// there, so the clamp has nothing to protect. At t = 1 the path's own α and σ hold.
+// Times lie on a grid, for every sampler and path: even steps u_i = t_start + (t_end − t_start)·i/steps,
+// moved towards noise where `shift` is above 1: t_i = shift·u_i / (1 + (shift − 1)·u_i). At t = 0 a picture
+// is clean, α = 1 and σ = 0, also where the path's variance is clamped: no model is evaluated there, so the
+// clamp has nothing to protect. At t = 1 the path's own α and σ hold.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,18 @@ namespace pom::diffusion {
 using Model = std::function<at::Tensor(const at::Tensor& x, double t)>;
 
 inline constexpr int max_steps = 10'000;
+inline constexpr double max_shift = 1000;  // and its inverse the least
+
+// Where a time goes that is moved towards noise (shift > 1) or away from it; 0 and 1 stay. On path flow it is
+// the time at which noise that is `shift` times as strong hides as much.
+double shifted(double t, double shift);
 
 struct SamplerOptions {
   int steps = 50;
   double eta = 0;                   // 0 to 1; ddim alone takes another than 0
   std::optional<double> clip = {};  // the predicted x0 is clamped to ±clip, and what follows from it follows
   double t_start = 1, t_end = 0;
+  double shift = 1;  // above 1: more of the steps near noise
 };
 
 // What is known after a step.

@@ -22,9 +22,10 @@ std::vector<Level> levels_of(const Path& path, const SamplerOptions& options) {
 std::vector<double> time_grid(const SamplerOptions& options) {
   std::vector<double> times;
   for (int i = 0; i < options.steps; ++i)
-    times.push_back(options.t_start +
-                    (options.t_end - options.t_start) * (static_cast<double>(i) / options.steps));
-  times.push_back(options.t_end);
+    times.push_back(shifted(
+        options.t_start + (options.t_end - options.t_start) * (static_cast<double>(i) / options.steps),
+        options.shift));
+  times.push_back(shifted(options.t_end, options.shift));
   return times;
 }
 

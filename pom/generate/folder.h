@@ -39,6 +39,7 @@ struct SampleDefaults {
   double omega_base = 0;  // side at which `omega auto` is 4; 0: the root of size's product
   std::string sampler = "heun";
   std::int64_t steps = 25;
+  double shift = 1;
   double cfg_scale = 1;
   double cfg_from = 0, cfg_to = 1;
   double clip = 0;  // of the predicted picture; 0 is off
@@ -60,6 +61,12 @@ struct SampleDefaults {
                 .closed = false},
           sampler);
     visit(Field{.name = "steps", .help = "steps of the sampler", .least = 1, .most = 10000}, steps);
+    visit(Field{.name = "shift",
+                .help = "above 1: more of the steps near noise",
+                .least = 0.001,
+                .most = 1000,
+                .saved = shift != 1},
+          shift);
     visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
     visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
     visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);

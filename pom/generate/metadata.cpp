@@ -52,6 +52,7 @@ std::string parameters_of(const Origin& origin) {
   std::string text = pom::detail::concat(
       r.class_name, "\nSteps: ", *r.steps, ", Sampler: ", sampler_label(*r.sampler),
       ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.seed, ", Size: ", *r.width, "x", *r.height);
+  if (*r.shift != 1) text += pom::detail::concat(", Shift: ", *r.shift);
   if (*r.eta != 0) text += pom::detail::concat(", Eta: ", *r.eta);
   return text + pom::detail::concat(", Model hash: ", origin.model_hash.substr(0, 10),
                                     ", Model: ", origin.model, ", Version: libpom ", origin.version);
@@ -111,6 +112,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   for (const char* needed :
        {"format", "request", "request.class", "request.seed", "model.name", "model.sha256", "version"})
     check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
+  if (!chunk.request.shift) chunk.request.shift = 1;  // of before there was one
   check_complete(chunk.request, where + ": request.");
   check_hash(chunk.model.sha256, where + ": model.sha256: ");
   return {chunk.request, chunk.model.name, chunk.model.sha256, chunk.version};

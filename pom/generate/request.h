@@ -23,6 +23,7 @@ struct Request {
   std::optional<std::int64_t> width, height;
   std::optional<std::int64_t> steps;
   std::optional<std::string> sampler;
+  std::optional<double> shift;
   std::optional<double> eta;  // DDIM: 0 deterministic, 1 ancestral
   std::optional<double> cfg_scale;
   std::optional<std::string> omega;  // a number, or "auto"; a resolved request has cfg_scale instead
@@ -78,6 +79,13 @@ struct Request {
                 .choices = sampler_names(),
                 .closed = false},
           sampler);
+    visit(Field{.name = "shift",
+                .help = "above 1: more of the steps near noise, where the whole of a picture is decided",
+                .value = "S",
+                .group = how,
+                .least = 0.001,
+                .most = 1000},
+          shift);
     visit(Field{.name = "cfg_scale",
                 .help = "guidance towards the class; 1 is off",
                 .value = "S",

@@ -61,6 +61,7 @@ void fill_sampler(Request& r, const SampleDefaults& sample) {
   const std::string own = diffusion::canonical_sampler(sample.sampler);
   r.sampler = r.sampler ? diffusion::canonical_sampler(*r.sampler) : own;
   r.steps = r.steps.value_or(sample.steps);
+  r.shift = r.shift.value_or(sample.shift);
   r.eta = r.eta.value_or(*r.sampler == own ? sample.eta : 0);  // the model's own belongs to its own sampler
   r.clip = r.clip.value_or(sample.clip);
   r.dtype = r.dtype.value_or("fp32");
@@ -101,7 +102,10 @@ std::vector<Request> resolve(const Request& request, const ModelConfig& config, 
 }
 
 diffusion::SamplerOptions sampler_options(const Request& r) {
-  return {.steps = static_cast<int>(*r.steps), .eta = *r.eta, .clip = *r.clip > 0 ? r.clip : std::nullopt};
+  return {.steps = static_cast<int>(*r.steps),
+          .eta = *r.eta,
+          .clip = *r.clip > 0 ? r.clip : std::nullopt,
+          .shift = *r.shift};
 }
 
 diffusion::Guidance guidance_of(const Request& r) {

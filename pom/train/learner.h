@@ -80,7 +80,7 @@ class Learner {
 
   std::string words() const { return student_->words(); }
   Parameters& parameters() { return parameters_; }
-  AdamW& optimizer() { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
   const at::Device& device() const { return device_; }
 
  private:
@@ -110,7 +110,7 @@ class Learner {
   std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
   std::unique_ptr<Student> student_;
   Parameters parameters_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   Objective objective_;
   std::unique_ptr<models::GraphedEvaluations> graphs_;  // none on the CPU; the key is the workplace's number
   std::vector<Workplace> workplaces_;

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/noise.h"
+#include "pom/diffusion/sampler.h"
 #include "pom/train/device_noise.h"
 
 namespace pom::train {
@@ -25,7 +26,8 @@ Objective::Objective(const Recipe& recipe)
     : path_(diffusion::Path::named(recipe.diffusion.path,
                                    recipe.diffusion.path == "flow" ? "" : recipe.diffusion.variance)),
       loss_(diffusion::Loss::named(recipe.loss.kind, recipe.loss.gamma)),
-      logit_normal_(recipe.batch.time == "logit-normal") {}
+      logit_normal_(recipe.batch.time == "logit-normal"),
+      time_shift_(recipe.batch.time_shift) {}
 
 Draw Objective::draw(const DrawKey& key, const at::Tensor& x0, std::int64_t first) const {
   const std::int64_t B = x0.size(0);
@@ -33,8 +35,9 @@ Draw Objective::draw(const DrawKey& key, const at::Tensor& x0, std::int64_t firs
   at::Tensor times = at::empty({B}, at::kDouble);
   double* t = times.data_ptr<double>();
   for (std::int64_t i = 0; i < B; ++i)
-    t[i] = logit_normal_ ? 1 / (1 + std::exp(-double{normal_at(time_key, first + i)}))
-                         : double{uniform_at(time_key, first + i)};
+    t[i] = diffusion::shifted(logit_normal_ ? 1 / (1 + std::exp(-double{normal_at(time_key, first + i)}))
+                                            : double{uniform_at(time_key, first + i)},
+                              time_shift_);
   const NoiseKey noise_key{key.seed, noise_for::train_noise, key.draw};
   return {normal_noise(noise_key, x0, first), sent_to(x0.device(), times.to(x0.scalar_type()))};
 }

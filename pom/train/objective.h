@@ -37,6 +37,7 @@ class Objective {
   diffusion::Path path_;
   diffusion::Loss loss_;
   bool logit_normal_;
+  double time_shift_;
 };
 
 }  // namespace pom::train

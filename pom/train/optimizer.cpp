@@ -10,6 +10,7 @@
 
 #include "pom/base/error.h"
 #include "pom/train/adamw_cpu.h"
+#include "pom/train/muon.h"
 
 #ifdef POM_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
@@ -24,6 +25,11 @@ namespace {
 struct Buffers {
   at::Tensor p, g, m, v, ema;
   std::int64_t decayed;
+
+  Buffers from(std::int64_t begin) const {
+    const auto rest = [&](const at::Tensor& flat) { return flat.narrow(0, begin, flat.numel() - begin); };
+    return {rest(p), rest(g), rest(m), rest(v), rest(ema), decayed - begin};
+  }
 };
 
 template <class Real>
@@ -72,9 +78,21 @@ void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& sc
   if (n.ema_weight > 0) b.ema.lerp_(b.p, n.ema_weight);
 }
 
+void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale) {
+#ifdef POM_WITH_CUDA
+  if (b.p.is_cuda() && b.p.scalar_type() == at::kFloat) return step_cuda(b, numbers, scale);
+#endif
+  if (!b.p.is_cpu()) return step_composed(b, numbers, scale);
+  numbers.clip_scale = scale.item<double>();
+  if (b.p.scalar_type() == at::kDouble)
+    step_cpu<double>(b, numbers);
+  else
+    step_cpu<float>(b, numbers);
+}
+
 }  // namespace
 
-AdamW::AdamW(Parameters& parameters, const OptimizerConfig& config)
+Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config)
     : parameters_(parameters), config_(config) {
   c10::NoGradGuard no_grad;
   moment1 = at::zeros_like(parameters.values());
@@ -82,38 +100,34 @@ AdamW::AdamW(Parameters& parameters, const OptimizerConfig& config)
   ema = parameters.values().clone();
 }
 
-at::Tensor AdamW::gradient_norm() const {
+at::Tensor Optimizer::gradient_norm() const {
   return at::linalg_vector_norm(parameters_.gradients());
 }
 
-at::Tensor AdamW::clip_scale(const at::Tensor& norm) const {
+at::Tensor Optimizer::clip_scale(const at::Tensor& norm) const {
   if (config_.clip == 0) return at::ones({}, norm.options());
   return (config_.clip / (norm + 1e-6)).clamp_max(1);
 }
 
-void AdamW::step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay) {
+void Optimizer::step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay) {
   c10::NoGradGuard no_grad;
   const Buffers buffers{parameters_.values(), parameters_.gradients(), moment1, moment2, ema,
                         parameters_.decayed()};
   const at::Tensor scale = clip_scale(norm);
-  AdamWNumbers numbers{.lr = lr,
-                       .beta1 = config_.beta1,
-                       .beta2 = config_.beta2,
-                       .eps = config_.eps,
-                       .weight_decay = config_.weight_decay,
-                       .correction1 = 1 - std::pow(config_.beta1, static_cast<double>(update)),
-                       .correction2 = 1 - std::pow(config_.beta2, static_cast<double>(update)),
-                       .clip_scale = 1,
-                       .ema_weight = average ? 1 - decay : 0};
-#ifdef POM_WITH_CUDA
-  if (buffers.p.is_cuda() && buffers.p.scalar_type() == at::kFloat) return step_cuda(buffers, numbers, scale);
-#endif
-  if (!buffers.p.is_cpu()) return step_composed(buffers, numbers, scale);
-  numbers.clip_scale = scale.item<double>();
-  if (buffers.p.scalar_type() == at::kDouble)
-    step_cpu<double>(buffers, numbers);
-  else
-    step_cpu<float>(buffers, numbers);
+  const AdamWNumbers numbers{.lr = lr,
+                             .beta1 = config_.beta1,
+                             .beta2 = config_.beta2,
+                             .eps = config_.eps,
+                             .weight_decay = config_.weight_decay,
+                             .correction1 = 1 - std::pow(config_.beta1, static_cast<double>(update)),
+                             .correction2 = 1 - std::pow(config_.beta2, static_cast<double>(update)),
+                             .clip_scale = 1,
+                             .ema_weight = average ? 1 - decay : 0};
+  if (config_.kind == "adamw") return step_adamw(buffers, numbers, scale);
+  const MuonNumbers own{lr, config_.momentum, config_.weight_decay, numbers.ema_weight};
+  for (const MatrixGroup& each : parameters_.matrices())
+    muon_step(own, scale, each.of(buffers.p), each.of(buffers.g), each.of(moment1), each.of(ema));
+  step_adamw(buffers.from(parameters_.matrices_end()), numbers, scale);
 }
 
 }  // namespace pom::train

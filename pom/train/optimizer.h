@@ -1,5 +1,5 @@
 // AdamW with decoupled weight decay, the clip of the gradient and the average of weights, in one pass over
-// the flat parameters.
+// the flat parameters; with kind "muon" the matrices between layers take another step (muon.h).
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace pom::train {
 
-class AdamW {
+class Optimizer {
  public:
-  AdamW(Parameters& parameters, const OptimizerConfig& config);
+  Optimizer(Parameters& parameters, const OptimizerConfig& config);
 
   // The norm of all gradients, a scalar on the device.
   at::Tensor gradient_norm() const;
@@ -22,7 +22,7 @@ class AdamW {
   // becomes decay·average + (1 − decay)·weights, or stays where average is false.
   void step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay);
 
-  at::Tensor moment1, moment2, ema;  // laid out like the parameters
+  at::Tensor moment1, moment2, ema;  // laid out like the parameters; muon leaves its part of moment2 at 0
 
  private:
   at::Tensor clip_scale(const at::Tensor& norm) const;  // a scalar on the device

@@ -22,12 +22,25 @@ at::Tensor part(const at::Tensor& flat, const Slice& slice) {
   return flat.narrow(0, slice.begin, slice.count).view(slice.shape);
 }
 
+// Matrices between layers by shape, then what else decays, then the rest.
+bool comes_before(const NamedParameter& one, const NamedParameter& other) {
+  const auto rank = [](const NamedParameter& p) {
+    return between_layers(p.name, p.tensor.dim()) ? 0 : decays(p.name, p.tensor.dim()) ? 1 : 2;
+  };
+  if (rank(one) != rank(other)) return rank(one) < rank(other);
+  return rank(one) == 0 && std::ranges::lexicographical_compare(one.tensor.sizes(), other.tensor.sizes());
+}
+
 }  // namespace
 
 bool decays(std::string_view name, std::int64_t dims) {
   for (const std::string_view table : {"classes_emb", "text_encoder.pieces", "text_encoder.places"})
     if (name.starts_with(table)) return false;
   return dims > 1;
+}
+
+bool between_layers(std::string_view name, std::int64_t dims) {
+  return dims == 2 && decays(name, dims) && !name.starts_with("out_proj");
 }
 
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& module) {
@@ -48,25 +61,42 @@ Parameters::Parameters(models::DiPoM& network)
 Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order)
     : forward_order_(std::move(forward_order)) {
   c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> in_order;
+  const at::TensorOptions options = parameters.at(0).tensor.options().requires_grad(false);
+  std::ranges::stable_sort(parameters, comes_before);
   std::int64_t total = 0;
-  for (const bool decaying : {true, false}) {
-    for (const auto& [name, p] : parameters) {
-      if (decays(name, p.dim()) != decaying) continue;
-      slices_.push_back({name, p.sizes().vec(), total, p.numel()});
-      in_order.push_back(p);
-      total += aligned(p.numel());
-    }
-    if (decaying) decayed_ = total;
+  for (const auto& [name, p] : parameters) {
+    slices_.push_back({name, p.sizes().vec(), total, p.numel()});
+    if (between_layers(name, p.dim())) add_matrix(slices_.back());
+    total += aligned(p.numel());
+    if (decays(name, p.dim())) decayed_ = total;
   }
-  values_ = at::zeros({total}, parameters.at(0).tensor.options().requires_grad(false));
+  values_ = at::zeros({total}, options);
   gradients_ = at::zeros_like(values_);
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const Slice& slice = slices_[i];
-    part(values_, slice).copy_(in_order[i]);
-    in_order[i].set_data(part(values_, slice));
-    in_order[i].mutable_grad() = part(gradients_, slice);
+    at::Tensor& p = parameters[i].tensor;
+    part(values_, slice).copy_(p);
+    p.set_data(part(values_, slice));
+    p.mutable_grad() = part(gradients_, slice);
   }
+}
+
+void Parameters::add_matrix(const Slice& slice) {
+  const std::int64_t rows = slice.shape[0], columns = slice.shape[1];
+  if (matrices_.empty() || matrices_.back().rows != rows || matrices_.back().columns != columns)
+    matrices_.push_back({slice.begin, 0, rows, columns, aligned(slice.count)});
+  ++matrices_.back().count;
+}
+
+std::int64_t Parameters::matrices_end() const {
+  return matrices_.empty() ? 0 : matrices_.back().begin + matrices_.back().count * matrices_.back().stride;
+}
+
+at::Tensor MatrixGroup::of(const at::Tensor& flat) const {
+  return flat.narrow(0, begin, count * stride)
+      .view({count, stride})
+      .narrow(1, 0, rows * columns)
+      .unflatten(1, {rows, columns});
 }
 
 std::int64_t Parameters::count() const {

@@ -1,5 +1,6 @@
 // All parameters of a network in one piece of memory, and their gradients in another: the optimizer goes over
-// them once, and a norm is one sum. Those that decay come first.
+// them once, and a norm is one sum. The matrices between layers come first, those of a shape side by side,
+// then what else decays, then the rest.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,14 @@ struct Slice {
   std::int64_t begin = 0, count = 0;
 };
 
+// Matrices of one shape, one behind the other in the flat memory.
+struct MatrixGroup {
+  std::int64_t begin = 0, count = 0, rows = 0, columns = 0;
+  std::int64_t stride = 0;  // from one to the next
+
+  at::Tensor of(const at::Tensor& flat) const;  // (count, rows, columns), a view
+};
+
 class Parameters {
  public:
   // The parameters become views of values(), their gradients views of gradients(); their modules must not be
@@ -40,6 +49,8 @@ class Parameters {
   std::int64_t count() const;                        // of numbers that are learned
   std::int64_t decayed() const { return decayed_; }  // of the first so many elements weights decay
   const std::vector<Slice>& slices() const { return slices_; }
+  const std::vector<MatrixGroup>& matrices() const { return matrices_; }  // those between layers
+  std::int64_t matrices_end() const;                                      // where they end
 
   // Copies on the CPU by name, of anything laid out like values(); and back.
   models::Weights named(const at::Tensor& flat) const;
@@ -49,13 +60,18 @@ class Parameters {
   std::string last_not_finite(const at::Tensor& flat) const;
 
  private:
+  void add_matrix(const Slice& slice);
+
   at::Tensor values_, gradients_;
   std::vector<Slice> slices_;
+  std::vector<MatrixGroup> matrices_;
   std::vector<std::string> forward_order_;
   std::int64_t decayed_ = 0;
 };
 
 // Matrices decay, and embeddings, biases and other vectors do not.
 bool decays(std::string_view name, std::int64_t dims);
+// From one layer's width to another's: neither a table nor what reads patches or writes them.
+bool between_layers(std::string_view name, std::int64_t dims);
 
 }  // namespace pom::train

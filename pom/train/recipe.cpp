@@ -10,9 +10,9 @@ namespace pom::train {
 namespace {
 
 // Fields that a resumed run must keep: with another value the state would mean something else.
-const std::vector<std::string_view> fixed_fields = {"run.seed",   "run.precision",   "data.kind",
-                                                    "data.size",  "data.validation", "network.",
-                                                    "diffusion.", "codec.",          "text."};
+const std::vector<std::string_view> fixed_fields = {
+    "run.seed",        "run.precision", "optimizer.kind", "data.kind", "data.size",
+    "data.validation", "network.",      "diffusion.",     "codec.",    "text."};
 
 bool fixed(std::string_view field) {
   for (const std::string_view name : fixed_fields)

@@ -53,6 +53,7 @@ struct BatchConfig {
   double cut = 0;                 // share of the steps whose clips are cut into shorter ones
   std::int64_t cut_frames = 0;    // as long as these
   std::string time = "uniform";
+  double time_shift = 1;
   bool checkpointing = false;
 
   template <class Visit>
@@ -89,6 +90,11 @@ struct BatchConfig {
                 .help = "how times are drawn: uniform, or logit-normal (more in the middle)",
                 .choices = {"uniform", "logit-normal"}},
           time);
+    visit(Field{.name = "time_shift",
+                .help = "above 1: more of the times near noise, as shift does with the steps of a sampler",
+                .least = 0.001,
+                .most = 1000},
+          time_shift);
     visit(Field{.name = "checkpointing", .help = "compute blocks again in the backward pass, to save memory"},
           checkpointing);
   }
@@ -109,9 +115,11 @@ struct LossConfig {
 };
 
 struct OptimizerConfig {
+  std::string kind = "adamw";
   double lr = 1e-4;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
+  double momentum = 0.95;      // of muon
   double weight_decay = 0.01;  // of matrices; never of biases and embeddings
   double clip = 1;             // of the gradient's norm; 0: none
   std::int64_t warmup = 0;     // steps over which the rate rises from 0
@@ -119,10 +127,16 @@ struct OptimizerConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
+    visit(Field{.name = "kind",
+                .help = "adamw; or muon, which makes the steps of the matrices between layers orthogonal, "
+                        "with adamw for all else",
+                .choices = {"adamw", "muon"}},
+          kind);
     visit(Field{.name = "lr", .help = "learning rate", .least = 0, .most = 100}, lr);
     visit(Field{.name = "beta1", .help = "of the first moment", .least = 0, .most = 0.999999}, beta1);
     visit(Field{.name = "beta2", .help = "of the second moment", .least = 0, .most = 0.999999999}, beta2);
     visit(Field{.name = "eps", .help = "added to the root of the second moment", .least = 0, .most = 1}, eps);
+    visit(Field{.name = "momentum", .help = "of muon", .least = 0, .most = 0.999999}, momentum);
     visit(Field{.name = "weight_decay",
                 .help = "of matrices; never of biases and embeddings",
                 .least = 0,

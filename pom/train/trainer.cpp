@@ -183,7 +183,8 @@ void Run::refuse_changes(const Checkpoint& checkpoint) {
       "train: --resume: these fields have changed and may not, because the state of the run ",
       "would no longer mean the same:", refused,
       "\nthe network, the data's kind, size and validation, the diffusion, the codec, the text encoder, the ",
-      "seed and the precision stay; everything else may change. A run that starts from these weights with "
+      "optimizer's kind, the seed and the precision stay; everything else may change. A run that starts from "
+      "these weights with "
       "another recipe ",
       "is --init-from ", folder_.model().string());
   if (!allowed.empty()) say("changed since the checkpoint:" + allowed);

@@ -74,9 +74,10 @@ def tool():
 class Road:
     """A path with its perfect network and the grid of a run, written apart from libpom's."""
 
-    def __init__(self, path, variance="", steps=12, t_start=1.0, t_end=0.0):
+    def __init__(self, path, variance="", steps=12, t_start=1.0, t_end=0.0, shift=1.0):
         self.path, self.variance = path, variance
-        self.times = [t_start + (t_end - t_start) * (i / steps) for i in range(steps)] + [t_end]
+        even = [t_start + (t_end - t_start) * (i / steps) for i in range(steps)] + [t_end]
+        self.times = [t if shift == 1 else shift * t / (1 + (shift - 1) * t) for t in even]
 
     @property
     def steps(self):
@@ -300,6 +301,21 @@ def test_euler_on_flow(tool, tmp_path, steps):
         now = scheduler.step(road.answer(now, i), timestep, now).prev_sample
         expected.append(now)
     assert_close(ours(tool, tmp_path, "euler", road, x), torch.stack(expected), 1e-5)
+
+
+@pytest.mark.parametrize(("steps", "shift"), [(1, 3.0), (7, 0.5), (25, 3.0)])
+def test_shifted_times_on_flow(tool, tmp_path, steps, shift):
+    road = Road("flow", steps=steps, shift=shift)
+    scheduler = FlowMatchEulerDiscreteScheduler(steps, shift=shift)
+    scheduler.set_timesteps(sigmas=[1 - i / steps for i in range(steps)])  # it moves those it is given
+    torch.testing.assert_close(scheduler.sigmas, torch.tensor(road.times))
+    x = normals(9, 3, dtype=torch.float32)
+    found = ours(tool, tmp_path, "euler", road, x, shift=shift)
+    now, expected = x, []
+    for i, timestep in enumerate(scheduler.timesteps):
+        now = scheduler.step(road.answer(now, i), timestep, now).prev_sample
+        expected.append(now)
+    assert_close(found, torch.stack(expected), 1e-5)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 25])

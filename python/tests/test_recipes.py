@@ -119,7 +119,7 @@ def test_pictures():
 
 def test_sprites():
     """Blocks of two frames with a window that clips outgrow, at any time of the code's period, mostly cut
-    into shorter ones."""
+    into shorter ones; and the model that ships has its network and its way of sampling."""
     recipe = read(ROOT / "recipes/sprites.toml")
     network, data = recipe["network"], recipe["data"]
     assert (data["size"], data["frames"]) == ([32, 32], 48)
@@ -128,6 +128,10 @@ def test_sprites():
     assert recipe["batch"]["latest_block"] == network["time_period"] - 1
     assert 0 < recipe["batch"]["cut"] < 1 and data["frames"] % recipe["batch"]["cut_frames"] == 0
     assert recipe["diffusion"]["path"] == "flow" and recipe["batch"]["label_drop"] > 0
+    shipped = json.loads((ROOT / "assets/sprites32/config.json").read_text())
+    assert network.items() <= shipped["network"].items()
+    assert recipe["sample"].items() <= shipped["sample"].items()
+    assert shipped["sample"]["frames"] == data["frames"]
 
 
 def test_video_xl2():

@@ -1,5 +1,5 @@
 """Training in C++ against plain PyTorch: the same weights and batches through ReferenceDiPoM, autograd,
-torch.optim.AdamW, clip_grad_norm_, an average of weights and a schedule written from their definitions.
+torch.optim.AdamW and Muon, clip_grad_norm_, an average of weights and a schedule written from their definitions.
 
 The program is tests/tools/trainer_tool.cpp, built beside the library: it writes down every batch and draw.
 """
@@ -47,6 +47,7 @@ CASES = {
     "order 3, accumulated": {"network.order": 3, "batch.accumulate": 4},
     "checkpointing, logit-normal": {"batch.checkpointing": "true", "batch.time": "logit-normal"},
     "average every 10 steps": {"ema.every": 10, "optimizer.clip": 0.0},
+    "muon, times near noise": {"optimizer.kind": "muon", "batch.time_shift": 3.0},
 }
 
 
@@ -113,24 +114,35 @@ class Trainer:
         self.settings, self.module = settings, reference_network(settings, start)
         named = dict(self.module.named_parameters())
         decayed = [n for n, p in named.items() if p.dim() > 1 and n != "classes_emb.weight"]
+        muon = settings.get("optimizer.kind") == "muon"
+        self.matrices = [
+            n for n in decayed if muon and named[n].dim() == 2 and not n.startswith("out_proj")
+        ]
         groups = [
-            {"params": [named[n] for n in decayed], "weight_decay": 0.05},
+            {"params": [named[n] for n in decayed if n not in self.matrices], "weight_decay": 0.05},
             {"params": [p for n, p in named.items() if n not in decayed], "weight_decay": 0.0},
         ]
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
+        self.optimizers = [torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)]
+        if muon:
+            self.optimizers.append(
+                torch.optim.Muon(
+                    [named[n] for n in self.matrices], weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
+                )
+            )
         self.average = {n: p.detach().clone() for n, p in named.items()}
         self.every = settings.get("ema.every", 1)
         self.clip = settings.get("optimizer.clip", 0.5)
 
     def step(self, step, x0, noise, t, labels):
-        self.optimizer.zero_grad()
+        self.module.zero_grad()
         loss = reference_losses(self.module, self.settings, x0, noise, t, labels).mean()
         loss.backward()
         self.gradient = {n: p.grad.clone() for n, p in self.module.named_parameters()}
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip or math.inf)
-        for part in self.optimizer.param_groups:
-            part["lr"] = rate_of(step)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for part in optimizer.param_groups:
+                part["lr"] = rate_of(step)
+            optimizer.step()
         if (step + 1) % self.every == 0:
             n = (step + 1) // self.every
             decay = min(0.98, (1 + n) / (10 + n))
@@ -140,7 +152,9 @@ class Trainer:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_hundred_steps(tool, tmp_path, name):
+def test_two_hundred_steps(tool, tmp_path, name, monkeypatch):
+    # torch's Muon makes matrices orthogonal in bf16; here it stays in fp64, as the trainer does on a CPU.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     settings = CASES[name]
     ours = run(tool, tmp_path, settings)
     trainer = Trainer(settings, group(ours, "start"))
@@ -154,12 +168,17 @@ def test_two_hundred_steps(tool, tmp_path, name):
         if step == 0:
             for key, theirs in trainer.gradient.items():
                 torch.testing.assert_close(ours[f"gradient/{key}"], theirs, rtol=1e-8, atol=1e-11)
-    state = trainer.optimizer.state
+    state = {p: s for optimizer in trainer.optimizers for p, s in optimizer.state.items()}
     for key, p in trainer.module.named_parameters():
         torch.testing.assert_close(ours[f"weights/{key}"], p.detach(), rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(ours[f"ema/{key}"], trainer.average[key], rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(ours[f"moment1/{key}"], state[p]["exp_avg"], rtol=1e-5, atol=1e-10)
-        torch.testing.assert_close(ours[f"moment2/{key}"], state[p]["exp_avg_sq"], rtol=1e-5, atol=1e-12)
+        first, second = ours[f"moment1/{key}"], ours[f"moment2/{key}"]
+        if key in trainer.matrices:
+            torch.testing.assert_close(first, state[p]["momentum_buffer"], rtol=1e-5, atol=1e-10)
+            assert not second.any()
+        else:
+            torch.testing.assert_close(first, state[p]["exp_avg"], rtol=1e-5, atol=1e-10)
+            torch.testing.assert_close(second, state[p]["exp_avg_sq"], rtol=1e-5, atol=1e-12)
     assert ours["loss"][-20:].mean() < 0.8 * ours["loss"][:20].mean()  # it did learn
 
 
@@ -170,3 +189,13 @@ def test_draws_are_what_they_should_be(tool, tmp_path):
     assert abs(times.mean() - 0.5) < 0.02 and abs(times.std() - 12**-0.5) < 0.01
     assert abs((labels == 10).double().mean() - 0.2) < 0.02
     assert len(noise.flatten(1)[:, 0].unique()) == 60  # every step has its own
+
+
+def test_times_that_are_moved_towards_noise(tool, tmp_path):
+    settings = {"batch.size": 64, "run.steps": 60, "batch.time": "logit-normal"}
+    times = [
+        run(tool, tmp_path, settings | {"batch.time_shift": shift})["times"].flatten() for shift in (1.0, 2.5)
+    ]
+    logits = [torch.logit(t.double()) for t in times]
+    assert abs(logits[0].mean()) < 0.05 and abs(logits[0].std() - 1) < 0.05
+    torch.testing.assert_close(logits[1], logits[0] + math.log(2.5), rtol=1e-9, atol=1e-9)

@@ -50,6 +50,8 @@ TEST(Sampler, RefusesWhatMakesNoSense) {
   EXPECT_SAYS(with("ddim", {.eta = 1.5}), "eta: expected 0 to 1");
   EXPECT_SAYS(with("ddim", {.eta = std::nan("")}), "eta: expected 0 to 1");
   EXPECT_SAYS(with("heun", {.eta = 0.5}), "sampler heun has none");
+  EXPECT_SAYS(with("euler", {.shift = 0}), "shift: expected 0.001 to 1000, got 0");
+  EXPECT_SAYS(with("euler", {.shift = std::nan("")}), "shift: expected 0.001 to 1000");
   EXPECT_SAYS(with("ddim", {.clip = 0.0}), "clip: expected more than 0");
   EXPECT_SAYS(with("ddim", {.t_start = 0.2, .t_end = 0.2}), "t_end < t_start");
   EXPECT_SAYS(with("ddim", {.t_start = 1.2}), "t_start <= 1");
@@ -69,7 +71,8 @@ TEST(Sampler, CallsTheModelAtTheTimesAnnounced) {
     for (const Path& path : all_paths())
       for (const SamplerOptions& options :
            {SamplerOptions{.steps = 1}, SamplerOptions{.steps = 7}, SamplerOptions{.steps = 30},
-            SamplerOptions{.steps = 9, .t_start = 0.93, .t_end = 0.07}}) {
+            SamplerOptions{.steps = 9, .t_start = 0.93, .t_end = 0.07},
+            SamplerOptions{.steps = 8, .shift = 3}}) {
         std::vector<double> called;
         const Model model = [&, perfect = perfect_model(plane(), path)](const at::Tensor& x, double t) {
           called.push_back(t);
@@ -79,6 +82,15 @@ TEST(Sampler, CallsTheModelAtTheTimesAnnounced) {
         EXPECT_EQ(called, evaluation_times(name, options)) << name << " on " << name_of(path);
         EXPECT_EQ(static_cast<int>(called.size()), evaluations(name, options));
       }
+}
+
+TEST(Sampler, ShiftMovesTimesTowardsNoise) {
+  EXPECT_EQ(evaluation_times("euler", {.steps = 4, .shift = 3}),
+            (std::vector<double>{1, 3 * 0.75 / 2.5, 0.75, 3 * 0.25 / 1.5}));
+  EXPECT_EQ(evaluation_times("euler", {.steps = 4, .shift = 1}), evaluation_times("euler", {.steps = 4}));
+  EXPECT_EQ(shifted(0, 5), 0);
+  EXPECT_EQ(shifted(1, 5), 1);
+  EXPECT_DOUBLE_EQ(shifted(shifted(0.3, 5), 0.2), 0.3) << "an inverse shift undoes it";
 }
 
 TEST(Sampler, LandsOnTheModes) {

@@ -17,6 +17,7 @@ Origin origin() {
   o.request.seed = 7;
   o.request.steps = 20;
   o.request.sampler = "heun";
+  o.request.shift = 1;
   o.request.eta = 0;
   o.request.cfg_scale = 2;
   o.request.cfg_from = 0;
@@ -104,6 +105,19 @@ TEST(Metadata, HalfARequestIsNone) {
             "p.png: pom: request.steps: expected an integer, got 20.5");
   EXPECT_EQ(refusal("\"steps\"", "\"stepz\"").find("p.png: pom: request.stepz: unknown field"), 0u);
   EXPECT_NE(refusal("0123456789ab", "0123").find("64 hexadecimal digits"), std::string::npos);
+}
+
+TEST(Metadata, ShiftIsSaidWhereThereIsOneAndWasNotThereBefore) {
+  Origin made = origin();
+  made.request.shift = 3;
+  const std::vector<io::TextEntry> text = metadata_of(made);
+  EXPECT_NE(text[0].text.find(", Shift: 3, "), std::string::npos) << text[0].text;
+  EXPECT_EQ(origin_of(text, "p.png").request.shift, 3);
+  std::string older = text[1].text;
+  const std::string said = "\"shift\":3.0,";
+  ASSERT_NE(older.find(said), std::string::npos) << older;
+  older.erase(older.find(said), said.size());
+  EXPECT_EQ(origin_of({{"pom", older}}, "p.png").request.shift, 1);
 }
 
 TEST(Metadata, OnlyOfCompleteRequests) {

@@ -68,7 +68,8 @@ SamplerOptions options_of(const safetensors::File& file) {
   SamplerOptions options{.steps = static_cast<int>(number(file, "steps", 50)),
                          .eta = number(file, "eta", 0),
                          .t_start = number(file, "t_start", 1),
-                         .t_end = number(file, "t_end", 0)};
+                         .t_end = number(file, "t_end", 0),
+                         .shift = number(file, "shift", 1)};
   if (!text(file, "clip").empty()) options.clip = number(file, "clip", 0);
   return options;
 }

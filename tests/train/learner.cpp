@@ -49,6 +49,27 @@ TEST(Parameters, AreViewsOfOnePiece) {
   EXPECT_EQ(p.values().abs().max().item<double>(), 0);
 }
 
+TEST(Parameters, MatricesBetweenLayersLieByShape) {
+  Learner learner(tiny({"network.dim=12"}), at::kCPU);  // whose sizes are no multiples of a cache line
+  Parameters& p = learner.parameters();
+  p.values().zero_();
+  for (const MatrixGroup& each : p.matrices()) each.of(p.values()).fill_(1);
+  std::int64_t matrices = 0;
+  for (const auto& [name, weight] : p.named(p.values())) {
+    const bool between = between_layers(name, weight.dim());
+    matrices += between ? 1 : 0;
+    EXPECT_EQ(weight.sum().item<double>(), between ? static_cast<double>(weight.numel()) : 0) << name;
+  }
+  std::int64_t grouped = 0;
+  for (const MatrixGroup& each : p.matrices()) grouped += each.count;
+  EXPECT_EQ(grouped, matrices);
+  EXPECT_LT(std::ssize(p.matrices()), matrices) << "some have a shape in common";
+  EXPECT_LE(p.matrices_end(), p.decayed());
+  EXPECT_FALSE(between_layers("out_proj.weight", 2));
+  EXPECT_FALSE(between_layers("in_conv.weight", 4));
+  EXPECT_FALSE(between_layers("classes_emb.weight", 2));
+}
+
 TEST(Parameters, WhatDecays) {
   EXPECT_TRUE(decays("layers.0.pom.ho_proj.weight", 2));
   EXPECT_TRUE(decays("in_conv.weight", 4));
@@ -103,17 +124,19 @@ TEST(Learner, PartsOfABatchGiveTheSameStep) {
 }
 
 TEST(Learner, ASnapshotRestoresEverything) {
-  const Recipe recipe = tiny();
-  Learner learner(recipe, at::kCPU), other(recipe, at::kCPU);
-  State state;
-  for (int i = 0; i < 5; ++i) learner.step(batch_of(recipe), state);
-  other.restore(learner.snapshot(state));
-  State copied = state;
-  const StepResult one = learner.step(batch_of(recipe), state), two = other.step(batch_of(recipe), copied);
-  EXPECT_EQ(one.loss, two.loss);
-  EXPECT_TRUE(at::equal(learner.parameters().values(), other.parameters().values()));
-  EXPECT_TRUE(at::equal(learner.optimizer().ema, other.optimizer().ema));
-  EXPECT_EQ(state.step, 6);
+  for (const char* kind : {"adamw", "muon"}) {
+    const Recipe recipe = tiny({std::string("optimizer.kind=") + kind});
+    Learner learner(recipe, at::kCPU), other(recipe, at::kCPU);
+    State state;
+    for (int i = 0; i < 5; ++i) learner.step(batch_of(recipe), state);
+    other.restore(learner.snapshot(state));
+    State copied = state;
+    const StepResult one = learner.step(batch_of(recipe), state), two = other.step(batch_of(recipe), copied);
+    EXPECT_EQ(one.loss, two.loss);
+    EXPECT_TRUE(at::equal(learner.parameters().values(), other.parameters().values()));
+    EXPECT_TRUE(at::equal(learner.optimizer().ema, other.optimizer().ema));
+    EXPECT_EQ(state.step, 6);
+  }
 }
 
 TEST(Learner, ValidationLeavesTheWeightsAlone) {

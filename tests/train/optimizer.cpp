@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "pom/train/adamw_cpu.h"
+#include "pom/train/muon.h"
 
 namespace pom::train {
 namespace {
@@ -52,6 +53,33 @@ TEST(AdamW, WithoutAnAverageItStays) {
   float p = 1, g = 1, m = 0, v = 0, ema = 5;
   adamw_range<float>(still, 0, 1, 0, &p, &g, &m, &v, &ema);
   EXPECT_EQ(ema, 5);
+}
+
+TEST(Muon, BringsSingularValuesNearOne) {
+  at::manual_seed(3);
+  for (const auto& [rows, columns] : {std::pair{24, 24}, {40, 12}, {7, 33}}) {
+    const at::Tensor random = at::randn({3, rows, columns}, at::kDouble);
+    const auto [u, s, v] = at::linalg_svd(random, /*full_matrices=*/false);
+    const at::Tensor values = at::linspace(0.1, 1, s.size(1), at::kDouble);
+    at::Tensor matrices = (u * values).matmul(v);
+    matrices[1].mul_(1e-4);  // their size does not matter
+    const at::Tensor made = std::get<1>(at::linalg_svd(orthogonal(matrices, at::kDouble)));
+    EXPECT_GT(made.min().item<double>(), 0.65) << rows << " x " << columns;
+    EXPECT_LT(made.max().item<double>(), 1.25) << rows << " x " << columns;
+  }
+}
+
+TEST(Muon, KeepsTheDirectionsOfAMatrix) {
+  at::manual_seed(4);
+  const at::Tensor matrix = at::randn({1, 20, 8}, at::kDouble), made = orthogonal(matrix, at::kDouble);
+  const auto [u, s, v] = at::linalg_svd(matrix, /*full_matrices=*/false);
+  const at::Tensor core = u.transpose(1, 2).matmul(made).matmul(v.transpose(1, 2)).squeeze(0);
+  EXPECT_LT((core - core.diagonal().diag_embed()).abs().max().item<double>(), 1e-10);
+}
+
+TEST(Muon, ZerosStay) {
+  const at::Tensor made = orthogonal(at::zeros({2, 5, 3}), at::kFloat);
+  EXPECT_TRUE(at::equal(made, at::zeros({2, 5, 3})));
 }
 
 }  // namespace
