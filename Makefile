@@ -38,7 +38,7 @@ kernels: setup ## all CUDA kernels for sm_80 and sm_90a, compiled by nvcc; needs
 
 # What the demo's stream is told, and when.
 CLIP := --prompt "a red circle drifts to the right over blue" --prompt-at "24:a pink heart drifts to the left over black" \
-        --prompt-at "48:an orange moon drifts down over blue" --frames 72 --stream --sampler euler --seed 5
+        --prompt-at "48:an orange moon drifts down over blue" --frames 72 --stream --seed 5
 
 demo: program ## a sheet of pictures and a clip from the models in assets/
 	@mkdir -p out

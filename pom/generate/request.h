@@ -84,7 +84,8 @@ struct Request {
                 .value = "S",
                 .group = how,
                 .least = 0.001,
-                .most = 1000},
+                .most = 1000,
+                .saved = shift.value_or(1) != 1},
           shift);
     visit(Field{.name = "cfg_scale",
                 .help = "guidance towards the class; 1 is off",
