@@ -193,9 +193,10 @@ std::string heading(const Run& run) {
                      run.canvas.height, ": ", run.options.seeds, " x ", grouped(count), " pictures, seeds ",
                      run.options.seed, " to ", run.options.seed + all - 1);
   if (run.engine)
-    text += detail::concat("\n", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",
-                           guidance_text(*run.request.cfg_scale, *run.request.cfg_from, *run.request.cfg_to),
-                           ", ", *run.request.dtype, ", on ", run.engine->device());
+    text +=
+        detail::concat("\n", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",
+                       guidance_text(*run.request.cfg_scale, *run.request.cfg_from, *run.request.cfg_to),
+                       ", ", *run.request.dtype, ", on ", run.engine->device());
   char judge[96];
   std::snprintf(judge, sizeof judge, "\nthe judge recognises %.2f %% of drawings it never saw\n\n",
                 100 * run.judge_rate);

@@ -310,8 +310,9 @@ std::string heading(const Run& run) {
                      run.format.height, ", ", run.format.frames, " frames, ", run.format.fps, " a second\n");
   text += detail::concat(run.splits.size(), " x ", grouped(run.count()), " clips, seed ", run.options.seed);
   if (run.engine) {
-    text += detail::concat(", ", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",
-                           guidance_text(*run.request.cfg_scale, *run.request.cfg_from, *run.request.cfg_to));
+    text +=
+        detail::concat(", ", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",
+                       guidance_text(*run.request.cfg_scale, *run.request.cfg_from, *run.request.cfg_to));
     text += detail::concat("\n", *run.request.dtype, ", on ", run.engine->device());
     if (run.windows.size() == 1) text += ", " + window_text(run.windows.front());
   }

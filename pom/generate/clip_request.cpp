@@ -62,7 +62,8 @@ Request filled(Request r, const Request& saved) {
     if (!open) open = own;
   };
   fill(r.width, saved.width), fill(r.height, saved.height), fill(r.steps, saved.steps);
-  fill(r.sampler, saved.sampler), fill(r.shift, saved.shift), fill(r.eta, saved.eta), fill(r.clip, saved.clip);
+  fill(r.sampler, saved.sampler), fill(r.shift, saved.shift), fill(r.eta, saved.eta),
+      fill(r.clip, saved.clip);
   if (!r.omega) fill(r.cfg_scale, saved.cfg_scale);
   fill(r.cfg_from, saved.cfg_from), fill(r.cfg_to, saved.cfg_to), fill(r.dtype, saved.dtype);
   return r;

@@ -50,7 +50,8 @@ void check_sample(const ModelConfig& config, std::string_view where) {
         ", got ", sample.cfg_from);
   try {
     const std::string sampler = diffusion::canonical_sampler(sample.sampler);
-    diffusion::evaluation_times(sampler, {.steps = static_cast<int>(sample.steps), .eta = sample.eta, .shift = sample.shift});
+    diffusion::evaluation_times(
+        sampler, {.steps = static_cast<int>(sample.steps), .eta = sample.eta, .shift = sample.shift});
   } catch (const Error& error) {
     const std::string_view said = error.what();  // which begins with its own "sample: "
     fail(where, said.starts_with("sample: ") ? "" : "sample: ", said);

@@ -61,11 +61,9 @@ struct SampleDefaults {
                 .closed = false},
           sampler);
     visit(Field{.name = "steps", .help = "steps of the sampler", .least = 1, .most = 10000}, steps);
-    visit(Field{.name = "shift",
-                .help = "above 1: more of the steps near noise",
-                .least = 0.001,
-                .most = 1000},
-          shift);
+    visit(
+        Field{.name = "shift", .help = "above 1: more of the steps near noise", .least = 0.001, .most = 1000},
+        shift);
     visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
     visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
     visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);

@@ -1,5 +1,6 @@
 """Training in C++ against plain PyTorch: the same weights and batches through ReferenceDiPoM, autograd,
-torch.optim.AdamW and Muon, clip_grad_norm_, an average of weights and a schedule written from their definitions.
+torch.optim.AdamW and Muon, clip_grad_norm_, an average of weights and a schedule written from their
+definitions.
 
 The program is tests/tools/trainer_tool.cpp, built beside the library: it writes down every batch and draw.
 """
@@ -115,9 +116,7 @@ class Trainer:
         named = dict(self.module.named_parameters())
         decayed = [n for n, p in named.items() if p.dim() > 1 and n != "classes_emb.weight"]
         muon = settings.get("optimizer.kind") == "muon"
-        self.matrices = [
-            n for n in decayed if muon and named[n].dim() == 2 and not n.startswith("out_proj")
-        ]
+        self.matrices = [n for n in decayed if muon and named[n].dim() == 2 and not n.startswith("out_proj")]
         groups = [
             {"params": [named[n] for n in decayed if n not in self.matrices], "weight_decay": 0.05},
             {"params": [p for n, p in named.items() if n not in decayed], "weight_decay": 0.0},
