@@ -36,7 +36,8 @@ void muon_step(const MuonNumbers& n, const at::Tensor& scale, const at::Tensor& 
   const at::Tensor scaled = g * scale;
   m.lerp_(scaled, 1 - n.momentum);
   // Products in bf16 where there are units for them; the iteration forgives their rounding.
-  const at::ScalarType dtype = p.is_cuda() ? at::kBFloat16 : p.scalar_type();
+  const bool narrow = p.is_cuda() && p.scalar_type() == at::kFloat;
+  const at::ScalarType dtype = narrow ? at::kBFloat16 : p.scalar_type();
   const double size = 0.2 * std::sqrt(static_cast<double>(std::max(p.size(1), p.size(2))));
   if (n.weight_decay > 0) p.mul_(1 - n.lr * n.weight_decay);
   p.add_(orthogonal(scaled.lerp(m, n.momentum), dtype), -n.lr * size);
