@@ -76,8 +76,9 @@ std::vector<io::TextEntry> description(const ClipEngine& engine, const ClipJob& 
   const Request& r = job.request;
   return {{"parameters",
            detail::concat(prompts.empty() ? job.saved_prompt : prompts, "\nSteps: ", *r.steps, ", Sampler: ",
-                          *r.sampler, ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.seed, ", Size: ", *r.width,
-                          "x", *r.height, ", Model hash: ", engine.weights_hash().substr(0, 10),
+                          *r.sampler, *r.shift != 1 ? detail::concat(", Shift: ", *r.shift) : "",
+                          ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.seed, ", Size: ", *r.width, "x",
+                          *r.height, ", Model hash: ", engine.weights_hash().substr(0, 10),
                           ", Model: ", engine.name(), ", Version: libpom ", build_info().version)}};
 }
 

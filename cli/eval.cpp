@@ -59,6 +59,7 @@ void refuse_flags(const EvalOptions& options) {
                                                       : nullptr;
   else
     flag = !options.splits.empty()    ? "--splits"
+           : options.frames           ? "--frames"
            : !options.lengths.empty() ? "--lengths"
            : !options.window.empty()  ? "--window"
                                       : nullptr;

@@ -23,13 +23,17 @@ Source read_source(const std::string& picture) {
   const std::vector<io::TextEntry> text = io::read_png_text(picture);
   Source source{generate::origin_of(text, picture), std::nullopt};
   for (const io::TextEntry& entry : text)
-    if (entry.keyword == kKeyword)
+    if (entry.keyword == kKeyword) {
       source.sheet = generate::request_from_json(entry.text, detail::concat(picture, ": ", kKeyword));
+      generate::fill_shift(*source.sheet);
+    }
   return source;
 }
 
 io::TextEntry sheet_entry(const generate::Request& run) {
-  return {std::string(kKeyword), generate::request_json(run)};
+  generate::Request told = run;
+  if (told.shift == 1) told.shift.reset();  // as in the text of its pictures
+  return {std::string(kKeyword), generate::request_json(told)};
 }
 
 }  // namespace pom::cli

@@ -60,7 +60,7 @@ bool needs_noise(const Sampler& sampler, const SamplerOptions& options) {
 }  // namespace
 
 double shifted(double t, double shift) {
-  return shift == 1 ? t : shift * t / (1 + (shift - 1) * t);
+  return shift == 1 ? t : t / (t + (1 - t) / shift);  // no rounding moves 0 and 1, or leads beyond
 }
 
 RegisterSampler::RegisterSampler(Sampler sampler) {

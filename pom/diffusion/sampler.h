@@ -57,7 +57,8 @@ using OnStep = std::function<void(const StepInfo&)>;  // may throw, which ends t
 // Fills `out`, shaped like x, with the standard normals of step `step`, which counts from 0. See noise.h.
 using StepNoise = std::function<void(at::Tensor& out, std::uint32_t step)>;
 
-// x: noise at t_start; it is left as it is. Throws pom::Error for options or a model that make no sense.
+// x: noise at t_start, or where `shift` moves it; it is left as it is. Throws pom::Error for options or a
+// model that make no sense.
 at::Tensor sample(const Model& model, const at::Tensor& x, const Path& path, std::string_view sampler,
                   const SamplerOptions& options, const StepNoise& noise = {}, const OnStep& on_step = {});
 

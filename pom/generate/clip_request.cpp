@@ -43,8 +43,10 @@ Saved read_saved(const std::filesystem::path& path) {
   const io::safetensors::Header header = io::safetensors::read_header(path);
   const auto note = [&](const char* key) { return header.find_metadata(std::string("beside.") + key); };
   Saved saved;
-  if (const std::string* text = note(state_note::request))
+  if (const std::string* text = note(state_note::request)) {
     saved.request = request_from_json(*text, path.string() + ": request");
+    fill_shift(saved.request);
+  }
   if (const std::string* text = note(state_note::prompt)) saved.prompt = *text;
   if (const std::string* text = note(state_note::fps)) {
     double fps = 0;

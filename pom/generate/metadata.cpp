@@ -87,9 +87,14 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
   Chunk chunk{.request = origin.request,
               .model = {origin.model, origin.model_hash},
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
+  if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
   Origin complete = origin;
   complete.version = chunk.version;
   return {{common_keyword, parameters_of(complete)}, {own_keyword, io::write_json(chunk)}};
+}
+
+void fill_shift(Request& request) {
+  if (!request.shift) request.shift = 1;
 }
 
 Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source) {
@@ -112,7 +117,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   for (const char* needed :
        {"format", "request", "request.class", "request.seed", "model.name", "model.sha256", "version"})
     check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
-  if (!chunk.request.shift) chunk.request.shift = 1;  // of before there was one
+  fill_shift(chunk.request);
   check_complete(chunk.request, where + ": request.");
   check_hash(chunk.model.sha256, where + ": model.sha256: ");
   return {chunk.request, chunk.model.name, chunk.model.sha256, chunk.version};

@@ -32,6 +32,8 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
 // A request as JSON in one line, the fields that are given; and from an object of JSON, where every key must
 // be a field. `source` begins the messages.
 std::string request_json(const Request& request);
+// Of a request that was written before there was a shift, or where it was 1: that of even steps.
+void fill_shift(Request& request);
 Request request_from_json(std::string_view json, std::string_view source);
 
 }  // namespace pom::generate

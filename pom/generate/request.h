@@ -23,8 +23,8 @@ struct Request {
   std::optional<std::int64_t> width, height;
   std::optional<std::int64_t> steps;
   std::optional<std::string> sampler;
-  std::optional<double> shift;
-  std::optional<double> eta;  // DDIM: 0 deterministic, 1 ancestral
+  std::optional<double> shift;  // of the times of the steps, towards noise
+  std::optional<double> eta;    // DDIM: 0 deterministic, 1 ancestral
   std::optional<double> cfg_scale;
   std::optional<std::string> omega;  // a number, or "auto"; a resolved request has cfg_scale instead
   std::optional<double> cfg_from, cfg_to;
@@ -84,8 +84,7 @@ struct Request {
                 .value = "S",
                 .group = how,
                 .least = 0.001,
-                .most = 1000,
-                .saved = shift.value_or(1) != 1},
+                .most = 1000},
           shift);
     visit(Field{.name = "cfg_scale",
                 .help = "guidance towards the class; 1 is off",

@@ -94,6 +94,8 @@ void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale)
 
 Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config)
     : parameters_(parameters), config_(config) {
+  check(config.kind == "adamw" || config.kind == "muon",
+        "train: optimizer.kind: expected adamw or muon, got \"", config.kind, "\"");
   c10::NoGradGuard no_grad;
   moment1 = at::zeros_like(parameters.values());
   moment2 = at::zeros_like(parameters.values());

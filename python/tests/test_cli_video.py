@@ -314,6 +314,17 @@ class TestStates:
         parts = [frames_of(tmp_path / name) for name in ("one", "two")]
         assert (np.concatenate(parts) == frames_of(tmp_path / "all")).all()
 
+    def test_keep_their_shift(self, sample, tmp_path):
+        flags = ["--prompt", "a blue star", "--shift", 3]
+        made(sample(*flags, "--stream", "--frames", 4, "-o", "all/"))
+        made(sample(*flags, "--frames", 2, "--save-state", "s", "-o", "one/"))
+        result = made(sample("--continue", "s", "--frames", 2, "-o", "two/", "--json"))
+        assert json.loads(result.stdout)["request"]["shift"] == 3
+        parts = [frames_of(tmp_path / name) for name in ("one", "two")]
+        assert (np.concatenate(parts) == frames_of(tmp_path / "all")).all()
+        made(sample("--prompt", "a blue star", "--stream", "--frames", 4, "-o", "even/"))
+        assert (frames_of(tmp_path / "even") != frames_of(tmp_path / "all")).any()
+
     def test_one_state_two_ways(self, sample, tmp_path):
         made(sample("--prompt", "a star", "--frames", 4, "--save-state", "s", "-o", "start/"))
         before = (tmp_path / "s").read_bytes()
@@ -333,6 +344,7 @@ class TestStates:
         [
             (["--sampler", "heun"], ["sampler", '"euler"', '"heun"']),
             (["--steps", "4"], ["steps", '"3"', '"4"']),
+            (["--shift", "3"], ["times", '"1 to 0"', '"1 to 0, shift 3"']),
             (["--size", "16x16"], ["latent size"]),
             (["--cfg-scale", "1"], ["guided evaluations"]),
         ],

@@ -77,6 +77,12 @@ class TestReport:
         adds_up(found["clips"], 3)
         assert {row["window"] for row in found["clips"]} == {0}
 
+    @pytest.mark.parametrize("frames", [4, 5])
+    def test_of_another_length(self, report, frames):
+        found = report("--count", 2, "--frames", frames, "--lengths", "1,2")
+        assert (found["frames"], found["lengths"]) == (frames, [1, 2])
+        adds_up(found["clips"], 2)
+
     def test_for_people(self, sprites, tmp_path):
         words = [*SMALL, "--count", 2, "--lengths", "1,3", "--window", "2,none", "-o", "out"]
         result = sprites(*words)
@@ -202,6 +208,7 @@ def test_drawings_far_into_a_stream(tmp_path):
         ("causal", ["--window", "1,2,3"], "--window: expected one or two, got 3"),
         ("causal", ["--splits", "traning"], 'did you mean "training"?'),
         ("causal", ["--count", "0"], "--count: expected 1 to 1000000"),
+        ("causal", ["--frames", "1"], "--frames: expected 2 to 1000000, got 1"),
         ("causal", ["--size", "30"], "size"),
         ("causal", ["--dtype", "fp8"], "dtype"),
         ("causal", ["--sheet", "sheet.gif"], "sheet.gif"),
@@ -226,7 +233,7 @@ def test_models_of_the_other_kind(clips, model, tmp_path):  # noqa: F811
         "a model that makes pictures",
         "pom eval sprites",
     )
-    for flags in (["--splits", "training"], ["--lengths", "2"], ["--window", "none"]):
+    for flags in (["--splits", "training"], ["--frames", "8"], ["--lengths", "2"], ["--window", "none"]):
         is_usage_error(
             pom("eval", "shapes", model, *flags, cwd=tmp_path), flags[0] + ": is for pom eval sprites"
         )

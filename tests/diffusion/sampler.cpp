@@ -72,7 +72,8 @@ TEST(Sampler, CallsTheModelAtTheTimesAnnounced) {
       for (const SamplerOptions& options :
            {SamplerOptions{.steps = 1}, SamplerOptions{.steps = 7}, SamplerOptions{.steps = 30},
             SamplerOptions{.steps = 9, .t_start = 0.93, .t_end = 0.07},
-            SamplerOptions{.steps = 8, .shift = 3}}) {
+            SamplerOptions{.steps = 8, .shift = 3}, SamplerOptions{.steps = 8, .shift = 0.1},
+            SamplerOptions{.steps = 9, .t_start = 0.93, .t_end = 0.07, .shift = 3}}) {
         std::vector<double> called;
         const Model model = [&, perfect = perfect_model(plane(), path)](const at::Tensor& x, double t) {
           called.push_back(t);
@@ -85,11 +86,15 @@ TEST(Sampler, CallsTheModelAtTheTimesAnnounced) {
 }
 
 TEST(Sampler, ShiftMovesTimesTowardsNoise) {
-  EXPECT_EQ(evaluation_times("euler", {.steps = 4, .shift = 3}),
-            (std::vector<double>{1, 3 * 0.75 / 2.5, 0.75, 3 * 0.25 / 1.5}));
+  const std::vector<double> times = evaluation_times("euler", {.steps = 4, .shift = 3}),
+                            expected = {1, 3 * 0.75 / 2.5, 0.75, 3 * 0.25 / 1.5};
+  ASSERT_EQ(times.size(), expected.size());
+  for (std::size_t i = 0; i < times.size(); ++i) EXPECT_DOUBLE_EQ(times[i], expected[i]);
   EXPECT_EQ(evaluation_times("euler", {.steps = 4, .shift = 1}), evaluation_times("euler", {.steps = 4}));
-  EXPECT_EQ(shifted(0, 5), 0);
-  EXPECT_EQ(shifted(1, 5), 1);
+  for (const double shift : {0.001, 0.059, 0.1, 0.2, 0.3, 5.0, 1000.0}) {
+    EXPECT_EQ(shifted(0, shift), 0);
+    EXPECT_EQ(shifted(1, shift), 1) << shift;
+  }
   EXPECT_DOUBLE_EQ(shifted(shifted(0.3, 5), 0.2), 0.3) << "an inverse shift undoes it";
 }
 

@@ -5,8 +5,8 @@
 //
 // IN and OUT are safetensors files. IN has x (B, D), F32 or F64; weights (K), stds (K) and means (K, D), F64;
 // where the sampler is stochastic noise (steps, B, D), of x's dtype; and as metadata path, sampler, steps
-// and, where another than the default is wanted, variance, eta, clip, t_start, t_end. OUT has x (B, D), each
-// step's x (steps, B, D), and the times of the evaluations, F64.
+// and, where another than the default is wanted, variance, eta, clip, t_start, t_end, shift. OUT has x (B,
+// D), each step's x (steps, B, D), and the times of the evaluations, F64.
 #include "tests/diffusion/mixture.h"
 #include <cstring>
 #include <iostream>
