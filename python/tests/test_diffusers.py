@@ -77,7 +77,7 @@ class Road:
     def __init__(self, path, variance="", steps=12, t_start=1.0, t_end=0.0, shift=1.0):
         self.path, self.variance = path, variance
         even = [t_start + (t_end - t_start) * (i / steps) for i in range(steps)] + [t_end]
-        self.times = [t if shift == 1 else shift * t / (1 + (shift - 1) * t) for t in even]
+        self.times = [t if shift == 1 else t / (t + (1 - t) / shift) for t in even]
 
     @property
     def steps(self):

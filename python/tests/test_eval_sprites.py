@@ -81,7 +81,7 @@ class TestReport:
     def test_of_another_length(self, report, frames):
         found = report("--count", 2, "--frames", frames, "--lengths", "1,2")
         assert (found["frames"], found["lengths"]) == (frames, [1, 2])
-        adds_up(found["clips"], 2)
+        adds_up(found["clips"], 2, lengths=(1, 2))
 
     def test_for_people(self, sprites, tmp_path):
         words = [*SMALL, "--count", 2, "--lengths", "1,3", "--window", "2,none", "-o", "out"]
