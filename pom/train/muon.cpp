@@ -20,8 +20,7 @@ constexpr double least_norm = 1e-7;
 }  // namespace
 
 at::Tensor orthogonal(const at::Tensor& matrices, at::ScalarType dtype) {
-  const bool tall =
-      matrices.size(1) > matrices.size(2);  // then x xT of the transposed is the smaller product
+  const bool tall = matrices.size(1) > matrices.size(2);  // transposed, so that x xᵀ is the smaller product
   at::Tensor x = tall ? matrices.transpose(1, 2) : matrices;
   const at::Tensor norm = at::linalg_vector_norm(matrices, 2, at::IntArrayRef({1, 2}), /*keepdim=*/true);
   x = (x / norm.clamp_min(least_norm)).to(dtype);
