@@ -118,20 +118,24 @@ def test_pictures():
 
 
 def test_sprites():
-    """Blocks of two frames with a window that clips outgrow, at any time of the code's period, mostly cut
-    into shorter ones; and the model that ships has its network and its way of sampling."""
-    recipe = read(ROOT / "recipes/sprites.toml")
-    network, data = recipe["network"], recipe["data"]
-    assert (data["size"], data["frames"]) == ([32, 32], 48)
-    assert (network["patch_time"], network["patch"], network["temporal_mask"]) == (2, 4, "block-causal")
-    assert 0 < network["window"] < data["frames"] / network["patch_time"]
-    assert recipe["batch"]["latest_block"] == network["time_period"] - 1
-    assert 0 < recipe["batch"]["cut"] < 1 and data["frames"] % recipe["batch"]["cut_frames"] == 0
-    assert recipe["diffusion"]["path"] == "flow" and recipe["batch"]["label_drop"] > 0
+    """Blocks of two frames with a window that clips outgrow, at any time of the code's period, some of them cut
+    into shorter ones; and the model that ships has the second part's network and way of sampling."""
+    first, second = (read(ROOT / f"recipes/{name}.toml") for name in ("sprites", "sprites-window"))
+    for recipe in (first, second):
+        network, data = recipe["network"], recipe["data"]
+        assert (data["size"], data["frames"]) == ([32, 32], 48)
+        assert (network["patch_time"], network["patch"], network["temporal_mask"]) == (2, 4, "block-causal")
+        assert 0 < network["window"] < data["frames"] / network["patch_time"]
+        assert recipe["batch"]["latest_block"] == network["time_period"] - 1
+        assert 0 < recipe["batch"]["cut"] < 1 and data["frames"] % recipe["batch"]["cut_frames"] == 0
+        assert recipe["diffusion"]["path"] == "flow" and recipe["batch"]["label_drop"] > 0
+    # What --init-from takes over must fit: all but the window is the same network.
+    assert {**first["network"], "window": second["network"]["window"]} == second["network"]
+    assert first["text"] == second["text"]
     shipped = json.loads((ROOT / "assets/sprites32/config.json").read_text())
-    assert network.items() <= shipped["network"].items()
-    assert recipe["sample"].items() <= shipped["sample"].items()
-    assert shipped["sample"]["frames"] == data["frames"]
+    assert second["network"].items() <= shipped["network"].items()
+    assert second["sample"].items() <= shipped["sample"].items()
+    assert shipped["sample"]["frames"] == second["data"]["frames"]
 
 
 def test_video_xl2():
