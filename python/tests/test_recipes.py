@@ -118,8 +118,8 @@ def test_pictures():
 
 
 def test_sprites():
-    """Blocks of two frames with a window that clips outgrow, at any time of the code's period, some of them cut
-    into shorter ones; and the model that ships has the second part's network and way of sampling."""
+    """Blocks of two frames with a window that clips outgrow, at any time of the code's period, some of them
+    cut into shorter ones; and the model that ships has the second part's network and way of sampling."""
     first, second = (read(ROOT / f"recipes/{name}.toml") for name in ("sprites", "sprites-window"))
     for recipe in (first, second):
         network, data = recipe["network"], recipe["data"]
