@@ -137,6 +137,9 @@ void layer(int64_t rows) {
                                              std::to_string(product_tile(tile - 1).beside);
     Product q = p, r = with;
     q.tile = r.tile = tile;
+    all.push_back({"plain" + name, 0, [=] {
+                     return product_store(q, {Activation::none, Dtype::bf16, one}, nullptr);
+                   }});
     all.push_back({"context" + name, 0, [=] { return product_context(r, {2, partial, one}, nullptr); }});
     all.push_back({"gate backward" + name, 0, [=] {
                      return product_gate_backward(q, {saved, H, one, two, partial, sums}, nullptr);

@@ -144,6 +144,15 @@ struct Writer {
   }
   bool e4m3() const { return c.dtype == Dtype::e4m3; }
 
+  template <class In>
+  static float factor_of(ChainKind kind) {
+    if (kind == ChainKind::sums || kind == ChainKind::gelu) return ChainGelu<In>::kFactor;
+    return kind == ChainKind::gate ? kFold<In> : 1.0f;
+  }
+  float factor_of(ChainKind kind) const {
+    return e4m3() ? factor_of<__nv_fp8_e4m3>(kind) : factor_of<__nv_bfloat16>(kind);
+  }
+
   ChainPhase& product(int block, int phase, ChainKind kind, const ChainMatrix& m, const void* a,
                       int64_t inputs, int64_t outputs) {
     ChainPhase& f = phases[block * kChainPhases + phase];
@@ -152,6 +161,7 @@ struct Writer {
     f.splits = kind == ChainKind::store ? p.splits : 1;
     f.done = counters(block, phase);
     f.affine = {m.bias, nullptr, m.w_scale, 1};
+    f.factor = f.bias_factor = factor_of(kind);
     const cudaError_t maps[] = {
         tensor_map(&f.a, a, c.dtype, c.rows(), inputs, kTileRows, false),
         tensor_map(&f.w, m.w, c.dtype, outputs, inputs, kChainColumns / kAbove, false)};
@@ -211,6 +221,7 @@ struct Writer {
     reads(back, block, 5, counts(c.hidden));
     back.out = at(l.y), back.affine.a_scale = b.hidden_scale;
     back.affine.scale_rows = static_cast<int>(c.rows());
+    back.factor = e4m3() ? ChainGelu<__nv_fp8_e4m3>::kOwed : ChainGelu<__nv_bfloat16>::kOwed;
     const bool last = block + 1 == c.count;
     norm(block, 7, b.feeding_gate, last ? nullptr : c.blocks[block + 1].mixing_scale,
          last ? nullptr : c.blocks[block + 1].mixing_shift);

@@ -30,6 +30,22 @@ constexpr int kMeanColumns = 32;                          // of a block in a uni
 enum class ChainKind : int { sums, means, gate, gelu, store, norm };
 constexpr int kChainPhases = 8;  // of a block: sums, means, gate, store, norm, gelu, store, norm
 
+// How a chain's GELU takes its argument and what it leaves to the reader of its result. Sums and stored
+// values have the same, since its code is there once.
+template <class In>
+struct ChainGelu {
+  static constexpr float kFactor = 0.2f, kOwed = 2.5f;
+  __device__ explicit ChainGelu(const float*) {}
+  __device__ __forceinline__ float operator()(float y) const { return fifth_gelu(y); }
+};
+template <>
+struct ChainGelu<__nv_fp8_e4m3> {
+  static constexpr float kFactor = kFold<__nv_fp8_e4m3>, kOwed = 1;
+  FoldedGelu folded;
+  __device__ explicit ChainGelu(const float* out_scale) : folded((out_scale ? *out_scale : 1.0f) / kFactor) {}
+  __device__ __forceinline__ float operator()(float y) const { return folded(y); }
+};
+
 struct ChainUnit {
   uint16_t phase;  // of the block
   uint16_t steps;  // along K; 0 of what is no product
@@ -44,7 +60,8 @@ struct ChainPhase {
   int ready_count;
   int* done;  // by band; of means by sequence
   Affine affine;
-  void* out;  // of a product; (splits, rows, columns) of store
+  float factor, bias_factor;  // of what the product gives and of its bias, before the tail's activation
+  void* out;                  // of a product; (splits, rows, columns) of store
   const float* out_scale;
   // sums, means, gate
   const int* sums_ready;  // of means by band; of a gate by band, or where there are means by sequence
@@ -205,22 +222,25 @@ struct Servant {
 
   __device__ __forceinline__ void columns(const ChainPhase& p, int first, int split) const {
     const Affine f = p.affine;
+    const float stored = kScaled<In> && p.kind == ChainKind::gelu ? 1.0f / *p.out_scale : 1.0f;
 #pragma unroll 2
     for (int i = lane(); i < TN; i += 32) {
       const bool inside = first + i < p.columns;
-      shared[i] = inside && f.bias && split == 0 ? __ldg(f.bias + first + i) : 0;
-      if constexpr (kScaled<In>) shared[TN + i] = inside ? __ldg(f.w_scale + first + i) : 1;
+      shared[i] = inside && f.bias && split == 0 ? stored * p.bias_factor * __ldg(f.bias + first + i) : 0;
+      if constexpr (kScaled<In>)
+        shared[TN + i] = inside ? stored * p.factor * __ldg(f.w_scale + first + i) : 1;
     }
   }
 
-  // The means of the tile's sequence.
+  // The means of the tile's sequence, as folded_gate() takes them.
   __device__ __forceinline__ void means(const ChainPhase& p, int row, int first) const {
     const int sequence = row / c.tokens, tiles = c.tokens / kTileRows, start = sequence * c.tokens;
     if (p.partial == nullptr) {
       await_all(p.sums_ready, sequence, sequence, p.sums_count);
       const float* const H = p.H + static_cast<int64_t>(sequence) * p.columns + first;
+      const float factor = kScaled<In> ? kFold<In> / p.out_scale[sequence] : kFold<In>;
 #pragma unroll 2
-      for (int i = lane(); i < TN; i += 32) shared[2 * TN + i] = first + i < p.columns ? H[i] : 0;
+      for (int i = lane(); i < TN; i += 32) shared[2 * TN + i] = first + i < p.columns ? factor * H[i] : 0;
       return;
     }
     await_all(p.sums_ready, start / kBandRows, (start + c.tokens - 1) / kBandRows, p.sums_count);
@@ -237,7 +257,7 @@ struct Servant {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (const int column = 32 * i + lane(); column < TN)
-        shared[2 * TN + column] = totals[i] / static_cast<float>(c.tokens);
+        shared[2 * TN + column] = totals[i] * (kFold<In> / static_cast<float>(c.tokens));
   }
 
   // Where the unit's counter is.
@@ -424,6 +444,7 @@ struct Worker {
 
   using Acc = float[Traits::MM][TN / 2];
   static constexpr int kGroups = TN / 8;
+  static constexpr float kOwed = ChainGelu<In>::kOwed;
 
   // f(pair of values, group, mm, half)
   template <class F>
@@ -452,8 +473,9 @@ struct Worker {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           scales[mm][half] = row_scale_of<In>(p.affine, at.row_of(mm, half), true);
+    const float factor = p.factor;  // where there are scales, it is in them
     each_pair(acc, [&](float2 v, int j, int mm, int half) {
-      return ColumnPair<Traits>(at, j).of(v.x, v.y, scales[mm][half]);
+      return ColumnPair<Traits>(at, j).of(v.x, v.y, scales[mm][half], factor);
     });
   }
   template <class Out>
@@ -482,19 +504,24 @@ struct Worker {
   __device__ __forceinline__ void sums(Acc& acc, const ProductShape& s, const ChainPhase& p,
                                        const TilePlace& at) const {
     using Sums = SumsTailOf<In, Order>;
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j)
-#pragma unroll
-      for (int mm = 0; mm < Traits::MM; ++mm)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float* const v = &acc[mm][4 * j + 2 * half];
-          if ((2 * j) % Order != 0) v[0] *= acc[mm][4 * (j > 0 ? j - 1 : 0) + 2 * half + 1];
-          if ((2 * j + 1) % Order != 0) v[1] *= v[0];
-        }
-    at.sync();  // the biases have been read
     const typename Sums::Params params{p.affine, {c.tokens, c.tokens, 1}, nullptr, p.partial, nullptr};
-    Sums::template sum<true, Traits>(acc, s, at, params, 0, 0, at.row / kTileRows + at.row / c.tokens);
+    const int slot = at.row / kTileRows + at.row / c.tokens;
+    if constexpr (Order == 2) {
+      static_assert(Sums::kOwed == kOwed);
+      Sums::template add_rows<Traits>(acc);
+      at.sync();  // the biases have been read
+      Sums::template sum<true, Traits, true>(acc, s, at, params, 0, 0, slot);
+    } else {
+      each_pair(acc, [&](float2 v, int, int, int) { return make_float2(kOwed * v.x, kOwed * v.y); });
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j)
+#pragma unroll
+        for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) Sums::template running_products<Traits>(acc, j, mm, half);
+      at.sync();
+      Sums::template sum<true, Traits>(acc, s, at, params, 0, 0, slot);
+    }
   }
 
   __device__ __forceinline__ void tail(Acc& acc, const ProductShape& s, const ChainPhase& p,
@@ -502,26 +529,22 @@ struct Worker {
     const ChainKind kind = p.kind;
     affine(acc, p, at);
     pass_ends(acc);
-    if (kind == ChainKind::sums || kind == ChainKind::gelu)
-      each_pair(acc,
-                [&](float2 v, int, int, int) { return make_float2(tail_gelu<In>(v.x), tail_gelu<In>(v.y)); });
+    if (kind == ChainKind::sums || kind == ChainKind::gelu) {
+      const ChainGelu<In> gelu(kind == ChainKind::gelu ? p.out_scale : nullptr);
+      each_pair(acc, [&](float2 v, int, int, int) { return make_float2(gelu(v.x), gelu(v.y)); });
+    }
     pass_ends(acc);
     if (kind == ChainKind::gate)
       each_pair(acc, [&](float2 v, int j, int, int) {
         const float2 h = prepared<Traits>(at, 2, j);
-        return make_float2(tail_gate<In>(v.x, h.x), tail_gate<In>(v.y, h.y));
+        return make_float2(folded_gate<In>(v.x, h.x), folded_gate<In>(v.y, h.y));
       });
     pass_ends(acc);
+    if (kind == ChainKind::sums) return sums(acc, s, p, at);
     if constexpr (kScaled<In>)
-      if (kind == ChainKind::gate || kind == ChainKind::gelu) {
-        const float inverse = 1.0f / p.out_scale[kind == ChainKind::gate ? at.row / c.tokens : 0];
-        each_pair(acc, [&](float2 v, int, int, int) { return make_float2(v.x * inverse, v.y * inverse); });
+      if (kind == ChainKind::gate || kind == ChainKind::gelu)
         return store(acc, s, at, static_cast<In*>(p.out));
-      }
-    if (kind == ChainKind::sums)
-      sums(acc, s, p, at);
-    else
-      store(acc, s, at, static_cast<Wide<In>*>(p.out) + static_cast<int64_t>(split) * s.rows * s.columns);
+    store(acc, s, at, static_cast<Wide<In>*>(p.out) + static_cast<int64_t>(split) * s.rows * s.columns);
   }
 
   __device__ __forceinline__ void product(int steps, TilePlace& at, int first) const {

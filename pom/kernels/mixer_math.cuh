@@ -2,6 +2,7 @@
 // short ones of about 1e-7, because with erff the arithmetic would take longer than the memory.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <type_traits>
 
 namespace pom::kernels {
@@ -14,6 +15,12 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
 __device__ __forceinline__ float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float fast_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
@@ -50,6 +57,18 @@ __device__ __forceinline__ Gelu gelu_and_slope(float x) {
   const float bell = bell_of(x), tail = normal_tail(x, bell);
   const float below = x < 0 ? tail : 1.0f - tail;
   return {fmaf(-fabsf(x), tail, fmaxf(x, 0.0f)), fmaf(x * kInverseRoot2Pi, bell, below)};
+}
+
+// x (1 + tanh(x (kTanhGelu + kTanhGeluCube x^2))) / 2 is GELU within 3.3e-4.
+constexpr float kTanhGelu = 0.799f, kTanhGeluCube = 0.03504f;
+
+// For the gradients of bf16: half the instructions. The slope is the exact one but for the same error of the
+// normal distribution, since that of tanh would show beside 1.
+template <class T>
+__device__ __forceinline__ Gelu short_gelu_and_slope(float x) {
+  if constexpr (!std::is_same_v<T, __nv_bfloat16>) return gelu_and_slope<T>(x);
+  const float t = x * x, half = 0.5f * x, y = fast_tanh(x * fmaf(t, kTanhGeluCube, kTanhGelu));
+  return {fmaf(half, y, half), fmaf(0.39894228f * x, bell_of(x), fmaf(0.5f, y, 0.5f))};
 }
 
 template <class T>

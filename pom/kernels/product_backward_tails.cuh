@@ -177,84 +177,87 @@ struct ContextTailOf {
 
 // ---- the backward pass ----
 
-// The tile of a stored tensor on its way to the second-level cache while the product is under way.
+// The tile of a stored tensor on its way to the second-level cache while the product is under way; not by the
+// copy engine, which has its hands full.
 template <class Traits, class T>
 __device__ __forceinline__ void fetch_tile(const ProductShape& s, const TilePlace& at, const T* tensor) {
   static_assert(Traits::TM == kWarpgroup);  // a row each
   const int row = at.row + at.thread, columns = min(Traits::TN, s.columns - at.column);
   if (row >= s.rows) return;
   const T* from = tensor + static_cast<int64_t>(row) * s.columns + at.column;
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-               "r"(columns * static_cast<int>(sizeof(T))));
+  for (int c = 0; c < columns; c += 128 / static_cast<int>(sizeof(T)))
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + c));
 }
 
-// Eight columns of a thread's four rows.
-template <class Traits>
-struct RowWords {
-  uint4 words[Traits::MM][2];
-  template <class T>
-  __device__ __forceinline__ void read(const ProductShape& s, const TilePlace& at, const T* from, int block) {
-    const int column = first_column(at, block);
-#pragma unroll
-    for (int mm = 0; mm < Traits::MM; ++mm)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = at.row_of(mm, half);
-        words[mm][half] = make_uint4(0, 0, 0, 0);
-        if (row < s.rows && column < s.columns)
-          words[mm][half] =
-              __ldg(reinterpret_cast<const uint4*>(from + static_cast<int64_t>(row) * s.columns + column));
-      }
-  }
-};
-
 // What becomes of one value: its gradient, to be stored and summed; the forward's value once more; and what
-// the accumulator is to hold from now on.
+// else is to be summed.
 struct Differentiated {
-  float gradient, again, kept;
+  float gradient, again, more;
 };
 
 // Takes the tile through f.at(block, row) -> g, g(i, accumulator, stored value) -> Differentiated for column
-// i of eight. `stored` is read a block ahead, `gradients` and `again` (or null) are written; sums of the
-// gradients over the thread's rows of each block.
-template <class Traits, class In, class Acc, class F>
+// i of eight. `gradients` and `again` (or null) are written. Sums of the gradients over the thread's rows of
+// each block, and where the tile is whole of what else there is; else that takes the accumulators' place.
+// Eights of `stored` are read some ahead: as many as the registers allow. Whole: with all rows and columns.
+template <bool Whole, class Traits, class In, class Acc, class F>
 __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, const TilePlace& at,
                                               const In* stored, In* gradients, In* again,
-                                              float (&sums)[Traits::TN / 32], const F& f) {
-  constexpr int kBlocks = Traits::TN / 32;
-  RowWords<Traits> now, next;
-  next.read(s, at, stored, 0);
+                                              float (&sums)[Traits::TN / 32],
+                                              float (&more_sums)[Traits::TN / 32], const F& f) {
+  constexpr int kBlocks = Traits::TN / 32, kRows = 2 * Traits::MM, kEights = kBlocks * kRows, kAhead = 4;
+  const int64_t start = static_cast<int64_t>(at.row_of(0, 0)) * s.columns + first_column(at, 0);
+  stored += start, gradients += start;
+  if (again) again += start;
+  const auto inside = [&](int i) {
+    return Whole || (at.row_of(i % kRows / 2, i % 2) < s.rows && first_column(at, i / kRows) < s.columns);
+  };
+  const auto place = [&](int i) {  // of eight i: those of a block's rows follow each other
+    return (64 * (i % kRows / 2) + 8 * (i % 2)) * s.columns + 32 * (i / kRows);
+  };
+  uint4 ahead[kAhead];
+  const auto read = [&](int i) {
+    ahead[i % kAhead] = make_uint4(0, 0, 0, 0);
+    if (inside(i)) ahead[i % kAhead] = __ldg(reinterpret_cast<const uint4*>(stored + place(i)));
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) read(i);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    now = next;
-    if (b + 1 < kBlocks) next.read(s, at, stored, b + 1);
-    const int column = first_column(at, b);
-    float totals[8] = {};
+    float totals[8] = {}, more[8] = {};
 #pragma unroll
-    for (int mm = 0; mm < Traits::MM; ++mm)
+    for (int i = b * kRows; i < (b + 1) * kRows; ++i) {
+      const uint4 w = ahead[i % kAhead];
+      if (i + kAhead < kEights) read(i + kAhead);
+      const int mm = i % kRows / 2, half = i % 2;
+      const auto g = f.at(b, at.row_of(mm, half));
+      const uint32_t in[4] = {w.x, w.y, w.z, w.w};
+      uint32_t slopes[4], values[4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = at.row_of(mm, half);
-        const auto g = f.at(b, row);
-        const uint4 w = now.words[mm][half];
-        const uint32_t in[4] = {w.x, w.y, w.z, w.w};
-        uint32_t slopes[4], values[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float* v = &acc[mm][16 * b + 4 * i + 2 * half];
-          const float2 x = unpack_pair<In>(in[i]);
-          const Differentiated one = g(2 * i, v[0], x.x), two = g(2 * i + 1, v[1], x.y);
-          slopes[i] = pack_pair<In>(make_float2(one.gradient, two.gradient));
-          values[i] = pack_pair<In>(make_float2(one.again, two.again));
-          totals[2 * i] += one.gradient, totals[2 * i + 1] += two.gradient;
-          v[0] = one.kept, v[1] = two.kept;
-        }
-        const bool inside = row < s.rows && column < s.columns;
-        if (inside) store_eight(gradients, row, column, s.columns, slopes);
-        if (inside && again) store_eight(again, row, column, s.columns, values);
+      for (int j = 0; j < 4; ++j) {
+        float* v = &acc[mm][16 * b + 4 * j + 2 * half];
+        const float2 x = unpack_pair<In>(in[j]);
+        const Differentiated one = g(2 * j, v[0], x.x), two = g(2 * j + 1, v[1], x.y);
+        slopes[j] = pack_pair<In>(make_float2(one.gradient, two.gradient));
+        values[j] = pack_pair<In>(make_float2(one.again, two.again));
+        totals[2 * j] += one.gradient, totals[2 * j + 1] += two.gradient;
+        if constexpr (Whole)
+          more[2 * j] += one.more, more[2 * j + 1] += two.more;
+        else
+          v[0] = one.more, v[1] = two.more;
       }
+      if (inside(i))
+        *reinterpret_cast<uint4*>(gradients + place(i)) =
+            make_uint4(slopes[0], slopes[1], slopes[2], slopes[3]);
+      if (inside(i) && again)
+        *reinterpret_cast<uint4*>(again + place(i)) = make_uint4(values[0], values[1], values[2], values[3]);
+    }
     sums[b] = add_octets(totals, at.thread % 32);
+    if constexpr (Whole) more_sums[b] = add_octets(more, at.thread % 32);
   }
+}
+template <class Traits>
+__device__ __forceinline__ bool whole(const ProductShape& s, const TilePlace& at) {
+  return at.row + Traits::TM <= s.rows && at.column + Traits::TN <= s.columns;
 }
 
 template <class Traits>
@@ -294,8 +297,9 @@ struct GateBackwardTailOf {
       *reinterpret_cast<float4*>(h + 4) = *reinterpret_cast<const float4*>(from + 4);
     }
     __device__ Differentiated operator()(int i, float dgated, float x) const {
-      const float s = sigmoid<In>(x), dH = dgated * s;
-      return {dH * h[i] * (1.0f - s), s * h[i], dH};
+      const float s = tail_sigmoid<In>(x), gated = s * h[i], flow = dgated * gated;
+      return {fmaf(-flow, s, flow), gated,
+              __fmul_rn(dgated, s)};  // added up without fusing: the same bits in every tile
     }
   };
   struct Shared {
@@ -314,13 +318,19 @@ struct GateBackwardTailOf {
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     static_assert(Traits::kDealt);
-    float sums[Traits::TN / 32];
-    if (one_sequence(s, at, p, Traits::TM))
-      differentiate<Traits>(acc, s, at, p.se, p.dse, p.gated, sums, Shared{at.shared + 8 * at.quad()});
-    else
-      differentiate<Traits>(acc, s, at, p.se, p.dse, p.gated, sums,
-                            Apart{p.H, p.tokens, s.rows, s.columns, first_column(at, 0)});
-    at.sync();  // H has been read
+    float sums[Traits::TN / 32], dH[Traits::TN / 32];
+    if (whole<Traits>(s, at) && one_sequence(s, at, p, Traits::TM)) {
+      differentiate<true, Traits>(acc, s, at, p.se, p.dse, p.gated, sums, dH,
+                                  Shared{at.shared + 8 * at.quad()});
+      at.sync();  // H has been read
+      const int slot = at.row / Traits::TM + at.row / p.tokens;
+      add_warps<Traits>(dH, s, at, p.dH + static_cast<int64_t>(slot) * s.columns,
+                        [&](int c) { return at.column + c; });
+      return add_tile<Traits>(sums, s, at, p.dse_sums);
+    }
+    differentiate<false, Traits>(acc, s, at, p.se, p.dse, p.gated, sums, dH,
+                                 Apart{p.H, p.tokens, s.rows, s.columns, first_column(at, 0)});
+    at.sync();
     add_tile<Traits>(sums, s, at, p.dse_sums);
     add_sequences<Traits>(acc, s, at, p.tokens, p.dH, [&](int c) { return at.column + c; });
   }
@@ -340,15 +350,18 @@ struct GeluBackwardTailOf {
   struct Slope {
     __device__ Slope at(int, int) const { return {}; }
     __device__ Differentiated operator()(int, float dafter, float x) const {
-      const Gelu g = gelu_and_slope<In>(x);
-      return {dafter * g.slope, g.value, 0};
+      const Gelu g = short_gelu_and_slope<In>(x);
+      return {__fmul_rn(dafter, g.slope), g.value, 0};  // not fused with the sum: equal bits
     }
   };
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     static_assert(Traits::kDealt);
-    float sums[Traits::TN / 32];
-    differentiate<Traits>(acc, s, at, p.before, p.dbefore, p.after, sums, Slope());
+    float sums[Traits::TN / 32], none[Traits::TN / 32];
+    if (whole<Traits>(s, at))
+      differentiate<true, Traits>(acc, s, at, p.before, p.dbefore, p.after, sums, none, Slope());
+    else
+      differentiate<false, Traits>(acc, s, at, p.before, p.dbefore, p.after, sums, none, Slope());
     add_tile<Traits>(sums, s, at, p.dbefore_sums);
   }
 };

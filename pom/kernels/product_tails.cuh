@@ -18,11 +18,6 @@ using Wide = std::conditional_t<kScaled<In>, __nv_bfloat16, In>;
 // which is off by up to 2^-11: of a sigmoid at most 2.5e-4 and of a GELU 2.5e-4 |x|, an eighth of a bf16
 // rounding of what an open gate lets through. Beside fp16 that would show. ----
 
-__device__ __forceinline__ float fast_tanh(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // x (1 + tanh(x p(x^2))) / 2, p fitted to the exact GELU within 2.6e-5.
 __device__ __forceinline__ float tanh_gelu(float x) {
   const float t = fminf(x * x, 25.0f), half = 0.5f * x;
@@ -37,9 +32,8 @@ constexpr float kFold = std::is_same_v<In, __half> ? 1.0f : 0.5f;
 // and b fitted within 3.3e-4. Factor and an output's scale are in bias and scales of the columns, so that y
 // comes out of the product.
 struct FoldedGelu {
-  static constexpr float kA = 0.799f, kB = 0.03504f;
   float a, b;
-  __device__ explicit FoldedGelu(float back) : a(kA * back), b(kB * back * back * back) {}
+  __device__ explicit FoldedGelu(float back) : a(kTanhGelu * back), b(kTanhGeluCube * back * back * back) {}
   __device__ __forceinline__ float operator()(float y) const {
     return fmaf(y, fast_tanh(y * fmaf(y * y, b, a)), y);
   }
@@ -76,6 +70,12 @@ template <class In>
 __device__ __forceinline__ float tail_gate(float x, float h) {
   if constexpr (std::is_same_v<In, __half>) return fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x)) * h;
   return fmaf(0.5f * h, fast_tanh(0.5f * x), 0.5f * h);
+}
+
+template <class In>
+__device__ __forceinline__ float tail_sigmoid(float x) {
+  if constexpr (std::is_same_v<In, __half>) return sigmoid<__half>(x);
+  return fmaf(0.5f, fast_tanh(0.5f * x), 0.5f);
 }
 
 // The affine half of a product: what the accumulators stand for.
@@ -618,10 +618,16 @@ struct SumsTailOf {
             store_pair(p.before, row, row < s.rows, c, s.columns,
                        pack_pair<Wide<In>>(make_float2(y.x * (1 / kFactor), y.y * (1 / kFactor))));
           v[0] = kOwed * factor(y.x), v[1] = kOwed * factor(y.y);
-          if ((2 * j) % Order != 0) v[0] *= acc[mm][4 * (j > 0 ? j - 1 : 0) + 2 * half + 1];
-          if ((2 * j + 1) % Order != 0) v[1] *= v[0];
+          running_products<Traits>(acc, j, mm, half);
         }
     }
+  }
+  // Of the factors in group j, whose groups before have theirs.
+  template <class Traits, class Acc>
+  __device__ __forceinline__ static void running_products(Acc& acc, int j, int mm, int half) {
+    float* const v = &acc[mm][4 * j + 2 * half];
+    if ((2 * j) % Order != 0) v[0] *= acc[mm][4 * (j > 0 ? j - 1 : 0) + 2 * half + 1];
+    if ((2 * j + 1) % Order != 0) v[1] *= v[0];
   }
 
   // The same of a tile whose rows all count, without keeping the products: the sums of a thread's rows take
@@ -646,6 +652,23 @@ struct SumsTailOf {
           const float2 y = column.of(v[0], v[1], scales[mm][half], kFactor);
           const float x = factor(y.x);
           one += x, two = fmaf(x, factor(y.y), two);
+        }
+      acc[0][4 * j] = one, acc[0][4 * j + 1] = two;
+    }
+  }
+
+  // The same of factors that are in place.
+  template <class Traits, class Acc>
+  __device__ __forceinline__ static void add_rows(Acc& acc) {
+#pragma unroll
+    for (int j = 0; j < Traits::TN / 8; ++j) {
+      float one = 0, two = 0;
+#pragma unroll
+      for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* v = &acc[mm][4 * j + 2 * half];
+          one += v[0], two = fmaf(v[0], v[1], two);
         }
       acc[0][4 * j] = one, acc[0][4 * j + 1] = two;
     }

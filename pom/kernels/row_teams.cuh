@@ -23,9 +23,9 @@ inline int row_parts(const RowSizes& s, int64_t enough) {
   return static_cast<int>((s.tokens + each - 1) / each);
 }
 
-// For `held` values of a row in a thread.
-inline Rows rows_of(const RowSizes& s, int held, bool sums) {
-  constexpr int64_t kBlocks = 4096;
+// For `held` values of a row in a thread, where a block takes so many rows at once.
+inline Rows rows_of(const RowSizes& s, int held, bool sums, int at_once = 1) {
+  const int64_t kBlocks = 4096 / at_once;
   const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
   const int parts = sums ? norm_parts(s) : row_parts(s, kBlocks);
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
@@ -73,6 +73,46 @@ __device__ __forceinline__ float2 team_sums(float2 value, int team, float* share
   for (int w = 0; w < team / 32; ++w) sum.x += shared[2 * w], sum.y += shared[2 * w + 1];
   return sum;
 }
+
+// Sums of several values at once over a block, in every thread of it. `shared` is kFloats floats; the halves
+// of it take turns, so that no sum waits for the readers of the one before.
+template <int Count>
+struct BlockSums {
+  static_assert(Count == 2 || Count == 4 || Count == 8);
+  static constexpr int kFloats = 2 * 32 * Count;
+  float* shared;
+  int turn = 0;
+
+  __device__ __forceinline__ void operator()(float (&v)[Count]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    int which = 0;  // of the values the one whose sum this thread ends with: each round halves their number
+#pragma unroll
+    for (int left = Count / 2, offset = 16; offset > 0; offset /= 2) {
+      if (left > 0) {
+        const bool upper = lane & offset;
+        which += upper ? left : 0;
+#pragma unroll
+        for (int i = 0; i < Count / 2; ++i) {
+          if (i >= left) break;
+          const float keep = upper ? v[i + left] : v[i], send = upper ? v[i] : v[i + left];
+          v[i] = keep + __shfl_xor_sync(0xffffffffu, send, offset);
+        }
+        left /= 2;
+      } else {
+        v[0] += __shfl_xor_sync(0xffffffffu, v[0], offset);
+      }
+    }
+    float* const half = shared + turn * 32 * Count;
+    if (lane % (32 / Count) == 0) half[warp * Count + which] = v[0];
+    turn ^= 1;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < Count; ++i) v[i] = 0;
+    for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w)
+#pragma unroll
+      for (int i = 0; i < Count; ++i) v[i] += half[w * Count + i];
+  }
+};
 
 // The columns of thread `member` of a team: vectors member, member + team, …, of V values each.
 template <int V>

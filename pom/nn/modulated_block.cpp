@@ -5,6 +5,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/conditions.h"
 
 namespace pom::nn {
 namespace {
@@ -13,16 +14,9 @@ torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
   return silu_linear->at<torch::nn::LinearImpl>(1);
 }
 
-// The `count` parts of (B, count d), each dense and in the dtype the norms and gates of `stream` take: one
-// copy for all of them. Rows beyond the stream's are left.
-std::vector<at::Tensor> rows_of(const at::Tensor& values, std::int64_t count, const at::Tensor& stream) {
-  const at::ScalarType dtype = stream.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return values.narrow(0, 0, stream.size(0))
-      .unflatten(-1, {count, -1})
-      .transpose(0, 1)
-      .to(values.options().dtype(dtype), /*non_blocking=*/false, /*copy=*/false, at::MemoryFormat::Contiguous)
-      .contiguous()
-      .unbind(0);
+ops::ConditionMatrix matrix_of(torch::nn::Sequential& silu_linear, std::int64_t parts) {
+  const auto& linear = linear_of(silu_linear);
+  return {linear.weight, linear.bias, parts};
 }
 
 }  // namespace
@@ -55,12 +49,12 @@ at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c)
 
 ops::Stream ModulatedBlockImpl::forward(const ops::Stream& before, const at::Tensor& c) {
   const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
-  const std::vector<at::Tensor> m = rows_of(linear_of(cond_mlp).forward(s), 4, before.x);
-  const std::vector<at::Tensor> g = rows_of(linear_of(gate_mlp).forward(s), 2, before.x);
+  const std::vector<at::Tensor> m =
+      ops::conditions(s, {matrix_of(cond_mlp, 4), matrix_of(gate_mlp, 2)}, before.x);
   ops::Stream stream = mixed(before, {m[0], m[1], kNormEps});
-  stream.gate = g[0], stream.base = gate_base_;
+  stream.gate = m[4], stream.base = gate_base_;
   stream = fed_forward(stream, {m[2], m[3], kNormEps});
-  stream.gate = g[1], stream.base = gate_base_;
+  stream.gate = m[5], stream.base = gate_base_;
   return stream;
 }
 

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pom/ops/conditions.h"
 #include "pom/ops/training_branch.h"
 
 namespace pom::ops::detail {
@@ -99,6 +100,10 @@ std::optional<Stream> mixer_branch_cuda(const Stream& stream, const Modulation& 
 std::optional<Stream> feed_forward_branch_cuda(const Stream& stream, const Modulation& modulation,
                                                const at::Tensor& up, const at::Tensor& up_bias,
                                                const at::Tensor& down, const at::Tensor& down_bias);
+// conditions.h, where gradients of fp32 weights are wanted for a batch of a few.
+std::optional<std::vector<at::Tensor>> conditions_cuda(const at::Tensor& s,
+                                                       const std::vector<ConditionMatrix>& matrices,
+                                                       const at::Tensor& stream);
 // In bf16 and fp16, where there is a product for x and the weight `up`.
 bool has_feed_forward_cuda(const at::Tensor& x, const at::Tensor& up);
 FeedForward feed_forward_cuda(const at::Tensor& x, const FeedForwardWeights& weights, bool save);
