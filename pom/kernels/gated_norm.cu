@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) gated_norm_backward_kernel(const Gat
   if constexpr (Again) sum_teams<V, Vectors>(r, dsums, held_values, a.dsums + at);
 }
 
-// ---- wide rows: a block takes several at once, a thread four columns of each, so that much is on its way
-// from memory while the block waits for one pair of sums ----
+// ---- wide rows: a block takes some at once, a thread four columns of each, so that much is on its way from
+// memory while it waits for sums. Backward, one at a time leaves room for more blocks. ----
 
 constexpr int kAtOnce = 4, kAtOnceBack = 1, kWideThreads = 512;
 constexpr int64_t kWideFrom = 384;  // narrower rows are for a warp

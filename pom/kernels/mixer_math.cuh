@@ -1,5 +1,6 @@
 // GELU and sigmoid on the GPU. Values stored in fp32 get the precise functions; those stored in 16 bits get
-// short ones of about 1e-7, because with erff the arithmetic would take longer than the memory.
+// short ones of about 1e-7, because with erff the arithmetic would take longer than the memory, and some of
+// bf16 shorter ones, with the hardware's tanh.
 #pragma once
 
 #include <cuda_bf16.h>

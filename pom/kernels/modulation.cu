@@ -215,6 +215,12 @@ int gate_parts(const RowSizes& s) {
   return parts_of(s.batch, s.tokens, s.width);
 }
 
+cudaError_t sum_rows(const RowSumParams& p, cudaStream_t stream) {
+  if (p.rows < 0 || p.rows > INT32_MAX / kFoldGroups || p.width < 1) return cudaErrorInvalidValue;
+  const Folds folds{{{const_cast<float*>(p.in), p.out}}};
+  return fold_parts(folds, 1, {1, 1, p.width}, static_cast<int>(p.rows), stream);
+}
+
 cudaError_t modulated_norm(const NormParams& p, cudaStream_t stream) {
   if (!valid(p.sizes) || p.sizes.width > kMaxNormWidth) return cudaErrorInvalidValue;
   if (p.sizes.batch == 0 || p.sizes.tokens == 0) return cudaSuccess;

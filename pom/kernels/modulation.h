@@ -21,6 +21,14 @@ struct RowSizes {
 int norm_parts(const RowSizes& sizes);
 int gate_parts(const RowSizes& sizes);
 
+// (rows, width) -> (width): the sum over rows, in a fixed order.
+struct RowSumParams {
+  int64_t rows = 0, width = 0;
+  const float* in = nullptr;
+  float* out = nullptr;
+};
+cudaError_t sum_rows(const RowSumParams& params, cudaStream_t stream);
+
 // out = (x - mean) rstd (1 + scale) + shift
 struct NormParams {
   RowSizes sizes;

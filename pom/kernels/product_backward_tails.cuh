@@ -205,6 +205,7 @@ __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, c
                                               float (&sums)[Traits::TN / 32],
                                               float (&more_sums)[Traits::TN / 32], const F& f) {
   constexpr int kBlocks = Traits::TN / 32, kRows = 2 * Traits::MM, kEights = kBlocks * kRows, kAhead = 4;
+  static_assert(kEights >= kAhead);
   const int64_t start = static_cast<int64_t>(at.row_of(0, 0)) * s.columns + first_column(at, 0);
   stored += start, gradients += start;
   if (again) again += start;
@@ -240,6 +241,7 @@ __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, c
         slopes[j] = pack_pair<In>(make_float2(one.gradient, two.gradient));
         values[j] = pack_pair<In>(make_float2(one.again, two.again));
         totals[2 * j] += one.gradient, totals[2 * j + 1] += two.gradient;
+        if constexpr (!F::kMore) continue;
         if constexpr (Whole)
           more[2 * j] += one.more, more[2 * j + 1] += two.more;
         else
@@ -252,7 +254,7 @@ __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, c
         *reinterpret_cast<uint4*>(again + place(i)) = make_uint4(values[0], values[1], values[2], values[3]);
     }
     sums[b] = add_octets(totals, at.thread % 32);
-    if constexpr (Whole) more_sums[b] = add_octets(more, at.thread % 32);
+    if constexpr (Whole && F::kMore) more_sums[b] = add_octets(more, at.thread % 32);
   }
 }
 template <class Traits>
@@ -297,16 +299,18 @@ struct GateBackwardTailOf {
       *reinterpret_cast<float4*>(h + 4) = *reinterpret_cast<const float4*>(from + 4);
     }
     __device__ Differentiated operator()(int i, float dgated, float x) const {
-      const float s = tail_sigmoid<In>(x), gated = s * h[i], flow = dgated * gated;
+      const float s = sigmoid<In>(x), gated = s * h[i], flow = dgated * gated;
       return {fmaf(-flow, s, flow), gated,
               __fmul_rn(dgated, s)};  // added up without fusing: the same bits in every tile
     }
   };
   struct Shared {
+    static constexpr bool kMore = true;
     const float* h;
     __device__ Row at(int block, int) const { return Row(h + 32 * block); }
   };
   struct Apart {
+    static constexpr bool kMore = true;
     const float* H;
     int tokens, rows, columns, column;
     __device__ Row at(int block, int row) const {
@@ -348,6 +352,7 @@ struct GeluBackwardTailOf {
     fetch_tile<Traits>(s, at, p.before);
   }
   struct Slope {
+    static constexpr bool kMore = false;
     __device__ Slope at(int, int) const { return {}; }
     __device__ Differentiated operator()(int, float dafter, float x) const {
       const Gelu g = short_gelu_and_slope<In>(x);

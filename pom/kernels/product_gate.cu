@@ -3,9 +3,9 @@
 namespace pom::kernels {
 namespace {
 
-template <class In, class Out>
-cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
-  using Tail = GateTailOf<In, Out>;
+template <bool Lean, class In, class Out>
+cudaError_t gate_in(const Product& p, const GateTail& t, cudaStream_t stream) {
+  using Tail = GateTailOf<In, Out, Lean>;
   const typename Tail::Params params{affine_of(p),
                                      run_shape(p.sizes, t.runs),
                                      t.H,
@@ -16,6 +16,14 @@ cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
   return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
     return launch_product<DealtTraits<In, TN, Beside>, Tail>(p, params, stream);
   });
+}
+
+template <class In, class Out>
+cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
+  const RunShape runs = run_shape(p.sizes, t.runs);
+  const bool one = (p.sizes.batch == 1 || runs.tokens % kTileRows == 0) &&
+                   (runs.runs == 1 || runs.run_tokens % kTileRows == 0);
+  return one && !t.before ? gate_in<true, In, Out>(p, t, stream) : gate_in<false, In, Out>(p, t, stream);
 }
 
 }  // namespace

@@ -3,14 +3,19 @@
 namespace pom::kernels {
 namespace {
 
-template <class In, class Out>
-cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
-  using Tail = StoreTailOf<In, Out>;
+template <bool Lean, class In, class Out>
+cudaError_t store_in(const Product& p, const StoreTail& t, cudaStream_t stream) {
+  using Tail = StoreTailOf<In, Out, Lean>;
   const typename Tail::Params params{affine_of(p), static_cast<Out*>(t.out), static_cast<Wide<In>*>(t.before),
                                      t.out_scale, t.activation == Activation::gelu};
   return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
     return launch_product<DealtTraits<In, TN, Beside>, Tail>(p, params, stream);
   });
+}
+
+template <class In, class Out>
+cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
+  return t.before ? store_in<false, In, Out>(p, t, stream) : store_in<true, In, Out>(p, t, stream);
 }
 
 }  // namespace

@@ -72,12 +72,6 @@ __device__ __forceinline__ float tail_gate(float x, float h) {
   return fmaf(0.5f * h, fast_tanh(0.5f * x), 0.5f * h);
 }
 
-template <class In>
-__device__ __forceinline__ float tail_sigmoid(float x) {
-  if constexpr (std::is_same_v<In, __half>) return sigmoid<__half>(x);
-  return fmaf(0.5f, fast_tanh(0.5f * x), 0.5f);
-}
-
 // The affine half of a product: what the accumulators stand for.
 struct Affine {
   const float *bias, *a_scale, *w_scale;
@@ -320,7 +314,9 @@ struct Plain {
 
 // ---- the tails ----
 
-template <class In, class Out>
+// A kernel that is Lean stores the result alone, and of a gate every tile is of one run: what others do would
+// cost it registers.
+template <class In, class Out, bool Lean>
 struct StoreTailOf {
   struct Params {
     Affine affine;
@@ -357,7 +353,7 @@ struct StoreTailOf {
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     const float back = back_of(p), factor = p.gelu ? kFold<In> : 1.0f;  // scaled columns have theirs
-    if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain{back}, factor);
+    if (!Lean && p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain{back}, factor);
     if (p.gelu)
       store_tile<Traits>(acc, s, at, p.affine, p.out, Gelu{FoldedGelu(back)}, factor);
     else
@@ -377,7 +373,7 @@ inline RunShape run_shape(const ProductSizes& sizes, const Runs& runs) {
           static_cast<int>((sizes.tokens + length - 1) / length)};
 }
 
-template <class In, class Out>
+template <class In, class Out, bool Lean>
 struct GateTailOf {
   struct Params {
     Affine affine;
@@ -438,6 +434,7 @@ struct GateTailOf {
   }
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+    if constexpr (Lean) return run<true, Traits>(acc, s, at, p);
     if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain{1 / kFold<In>}, kFold<In>);
     if (one_run(s, at, p, Traits::TM))
       run<true, Traits>(acc, s, at, p);

@@ -1,4 +1,4 @@
-// What the kernels that hold a row in registers share: a team of 32 to 256 threads takes a row, the teams of
+// What the kernels that hold a row in registers share: a team of 32 to 512 threads takes a row, the teams of
 // a block the rows of a run of tokens of one picture. d width; sums over rows are taken in a fixed order.
 #pragma once
 
@@ -25,9 +25,9 @@ inline int row_parts(const RowSizes& s, int64_t enough) {
 
 // For `held` values of a row in a thread, where a block takes so many rows at once.
 inline Rows rows_of(const RowSizes& s, int held, bool sums, int at_once = 1) {
-  const int64_t kBlocks = 4096 / at_once;
+  const int64_t blocks = 4096 / at_once;
   const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
-  const int parts = sums ? norm_parts(s) : row_parts(s, kBlocks);
+  const int parts = sums ? norm_parts(s) : row_parts(s, blocks);
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
 }
 // Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave

@@ -83,6 +83,7 @@ class ConditionFunction : public torch::autograd::Function<ConditionFunction> {
                                   const variable_list& grads) {
     const variable_list in = aliases(saved);
     const PathGuard composed(Path::composed);
+    const NoAutocast no_autocast;  // as the forward pass
     std::vector<ConditionMatrix> matrices;
     for (std::size_t i = 1; i < in.size(); i += 2)
       matrices.push_back({in[i], in[i + 1], in[i].size(0) / width});
@@ -91,6 +92,7 @@ class ConditionFunction : public torch::autograd::Function<ConditionFunction> {
     variable_list outs, douts;
     for (std::size_t i = 0; i < grads.size(); ++i)
       if (grads[i].defined()) outs.push_back(made[i]), douts.push_back(grads[i]);
+    if (outs.empty()) return variable_list(in.size() + kOthers);
     variable_list g = composed_gradients(outs, douts, in, in.size());
     g.insert(g.begin() + 1, kOthers, at::Tensor());
     return g;
@@ -102,16 +104,17 @@ class ConditionFunction : public torch::autograd::Function<ConditionFunction> {
 std::optional<std::vector<at::Tensor>> conditions_cuda(const at::Tensor& s,
                                                        const std::vector<ConditionMatrix>& matrices,
                                                        const at::Tensor& stream) {
-  const auto fits = [&](const at::Tensor& t) {
-    return t.defined() && t.device() == s.device() && t.scalar_type() == at::kFloat && t.is_contiguous();
+  const auto fits = [&](const at::Tensor& t, std::int64_t dim) {
+    return t.defined() && t.dim() == dim && t.device() == s.device() && t.scalar_type() == at::kFloat &&
+           t.is_contiguous();
   };
-  if (!s.is_cuda() || !fits(s) || s.dim() != 2 || matrices.empty() || stream.scalar_type() == at::kDouble)
+  if (!s.is_cuda() || !fits(s, 2) || matrices.empty() || stream.scalar_type() == at::kDouble)
     return std::nullopt;
   variable_list weights;
-  const std::int64_t batch = stream.size(0), width = matrices[0].weight.size(0) / matrices[0].parts;
+  const std::int64_t batch = stream.size(0), width = stream.size(2);
   for (const ConditionMatrix& m : matrices) {
-    if (!fits(m.weight) || !fits(m.bias) || m.weight.size(1) != s.size(1) ||
-        m.weight.size(0) != m.parts * width)
+    if (!fits(m.weight, 2) || !fits(m.bias, 1) || m.weight.size(1) != s.size(1) ||
+        m.weight.size(0) != m.parts * width || m.bias.size(0) != m.weight.size(0))
       return std::nullopt;
     weights.push_back(m.weight), weights.push_back(m.bias);
   }

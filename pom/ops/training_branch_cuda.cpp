@@ -3,7 +3,6 @@
 // the norm's backward pass, after which the products that need it follow.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -35,7 +34,12 @@ at::Tensor weight_gradient(const at::Tensor& dout, const at::Tensor& in, const a
   return weight.scalar_type() == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, weight.scalar_type());
 }
 at::Tensor bias_gradient(const at::Tensor& sums, const at::Tensor& bias) {
-  return at::sum(sums, 0).to(bias.scalar_type());
+  const OnDevice device(sums);
+  const at::Tensor result = floats({sums.size(1)}, sums);
+  check_launch("bias", kernels::sum_rows({sums.size(0), sums.size(1), sums.const_data_ptr<float>(),
+                                          result.mutable_data_ptr<float>()},
+                                         device.stream()));
+  return result.to(bias.scalar_type());
 }
 
 // As the products read it: dense, and where a copy engine can begin.

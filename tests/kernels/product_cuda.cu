@@ -537,7 +537,7 @@ void check_gate(const Reference& r) {
   if (!wanted(group)) return;
   const ProductSizes s = r.sizes();
   const int64_t count = s.rows() * s.outputs, N = s.outputs;
-  for (const int64_t run_tokens : {0, 16, 100, 360})
+  for (const int64_t run_tokens : {0, 16, 100, 128, 256, 360})
     for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::e4m3})
       for (const bool keep : {false, true}) {
         if ((keep || run_tokens != 0) && dtype != r.product.dtype) continue;
