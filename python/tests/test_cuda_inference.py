@@ -539,7 +539,7 @@ def test_few_tokens_are_one_kernel(dtype, usual):
     star = {"class_": "star", "seed": 3, "count": 2, "steps": 6}
     wide = {"class_": "ring", "seed": 6, "steps": 6, "width": 128, "height": 64}
     moon = {"class_": "moon", "seed": 9, "count": 3, "steps": 6, "cfg_scale": 1.0}
-    # Guidance beyond the sizes of training magnifies any rounding: composed in bf16, such pictures are as far off.
+    # Guidance beyond the sizes of training magnifies any rounding: composed in bf16, these are as far off.
     near = [star, {**wide, "cfg_scale": 1.0}, moon]
     engine = libpom.Engine(SHAPES, "cuda")
     for request in [*near, wide, *near, wide]:
