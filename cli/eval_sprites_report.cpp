@@ -133,7 +133,7 @@ void add_sprites(JsonObject& object, const SpritesReport& report) {
 std::string sprites_curve(const SpritesReport& report, const std::string& subtitle) {
   Plot plot{.title = "What a stream still shows",
             .subtitle = subtitle,
-            .x_label = "length, in clips of so many frames",
+            .x_label = "length of the stream, in clips",
             .panels = {},
             .percent = true};
   for (const Measure& measure : measures) {
