@@ -1,22 +1,8 @@
 // A team of threads holds a row in registers from the sum to the norm, and back: see row_teams.cuh.
-#include "pom/kernels/gated_norm.h"
-#include "pom/kernels/row_teams.cuh"
+#include "pom/kernels/gated_norm_wide.cuh"
 
 namespace pom::kernels {
 namespace {
-
-template <class X, class Y>
-struct GatedNorm {
-  Rows rows;
-  const X *x, *dsum;  // backward: x is the sum
-  const Y *y, *dout;
-  const float *gate, *scale, *shift, *bias, *mean, *rstd;
-  X *sum, *dx;
-  Y *out, *dy;  // backward: out is the norm's result once more
-  float *new_mean, *new_rstd;
-  float *dgate, *dscale, *dshift, *dsums;  // (B, parts, d); the last are of the sum's gradient
-  float base, eps;
-};
 
 template <class X, class Y, int V, int Vectors>
 __global__ void __launch_bounds__(kThreads) gated_norm_kernel(const GatedNorm<X, Y> a) {
@@ -148,158 +134,6 @@ __global__ void __launch_bounds__(kThreads) gated_norm_backward_kernel(const Gat
   if constexpr (Again) sum_teams<V, Vectors>(r, dsums, held_values, a.dsums + at);
 }
 
-// ---- wide rows: a block takes some at once, a thread four columns of each, so that much is on its way from
-// memory while it waits for sums. Backward, one at a time leaves room for more blocks. ----
-
-constexpr int kAtOnce = 4, kAtOnceBack = 1, kWideThreads = 512;
-constexpr int64_t kWideFrom = 384;  // narrower rows are for a warp
-
-template <class X, class Y>
-__global__ void __launch_bounds__(kWideThreads) wide_gated_norm_kernel(const GatedNorm<X, Y> a) {
-  constexpr int V = 4, R = kAtOnce;
-  __shared__ __align__(16) float shared[BlockSums<R>::kFloats];
-  BlockSums<R> add_up{shared};
-  const Rows& r = a.rows;
-  const int member = static_cast<int>(threadIdx.x);
-  const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts, c = V * member;
-  const int64_t first = batch * r.tokens, end = first + min(r.tokens, (part + 1) * r.part_tokens);
-  const bool inside = c < r.width;
-  const float width = static_cast<float>(r.width);
-  float gate[1][V], scale[1][V], shift[1][V], bias[1][V] = {};
-  load_row<V, 1>(r, a.gate + batch * r.width, member, a.base, gate);
-  load_row<V, 1>(r, a.scale + batch * r.width, member, 1.0f, scale);
-  load_row<V, 1>(r, a.shift + batch * r.width, member, 0.0f, shift);
-  if (a.bias) load_row<V, 1>(r, a.bias, member, 0.0f, bias);
-  for (int64_t row = first + part * r.part_tokens; row < end; row += R) {
-    Word<X, V> xs[R] = {};
-    Word<Y, V> ys[R] = {};
-#pragma unroll
-    for (int u = 0; u < R; ++u)
-      if (inside && row + u < end) {
-        xs[u] = load<V>(a.x + (row + u) * r.width + c);
-        ys[u] = load<V>(a.y + (row + u) * r.width + c);
-      }
-    float x[R][V], mean[R], rstd[R];
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      float y[V];
-      unpack<X, V>(xs[u], x[u]);
-      unpack<Y, V>(ys[u], y);
-#pragma unroll
-      for (int v = 0; v < V; ++v)  // the norm is that of the sum as it is stored
-        x[u][v] = raised(lowered<X>(fmaf(y[v] + bias[0][v], gate[0][v], x[u][v])));
-      if (inside && row + u < end) store_values<V>(a.sum + (row + u) * r.width + c, x[u]);
-      mean[u] = (x[u][0] + x[u][1]) + (x[u][2] + x[u][3]);
-    }
-    add_up(mean);
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      mean[u] /= width, rstd[u] = 0;
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        x[u][v] -= mean[u];
-        if (inside) rstd[u] = fmaf(x[u][v], x[u][v], rstd[u]);
-      }
-    }
-    add_up(rstd);
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      rstd[u] = 1.0f / sqrtf(rstd[u] / width + a.eps);
-#pragma unroll
-      for (int v = 0; v < V; ++v) x[u][v] = fmaf(x[u][v] * rstd[u], scale[0][v], shift[0][v]);
-      if (row + u >= end) continue;
-      if (inside) store_values<V>(a.out + (row + u) * r.width + c, x[u]);
-      if (member == u) a.new_mean[row + u] = mean[u], a.new_rstd[row + u] = rstd[u];
-    }
-  }
-}
-
-template <class X, class Y, bool Again>
-__global__ void __launch_bounds__(kWideThreads) wide_gated_norm_backward_kernel(const GatedNorm<X, Y> a) {
-  constexpr int V = 4, R = kAtOnceBack;
-  __shared__ __align__(16) float shared[BlockSums<2 * R>::kFloats];
-  BlockSums<2 * R> add_up{shared};
-  const Rows& r = a.rows;
-  const int member = static_cast<int>(threadIdx.x);
-  const int64_t batch = blockIdx.x / r.parts, part = blockIdx.x % r.parts, c = V * member;
-  const int64_t first = batch * r.tokens, end = first + min(r.tokens, (part + 1) * r.part_tokens);
-  const bool inside = c < r.width;
-  const float inverse_width = 1.0f / static_cast<float>(r.width);
-  float gate[1][V], scale[1][V], shift[1][V];
-  load_row<V, 1>(r, a.gate + batch * r.width, member, a.base, gate);
-  load_row<V, 1>(r, a.scale + batch * r.width, member, 1.0f, scale);
-  if constexpr (Again) load_row<V, 1>(r, a.shift + batch * r.width, member, 0.0f, shift);
-  float dgate[V] = {}, dscale[V] = {}, dshift[V] = {}, dsums[V] = {};
-  for (int64_t row = first + part * r.part_tokens; row < end; row += R) {
-    Word<X, V> xs[R] = {}, directs[R] = {};
-    Word<Y, V> ys[R] = {}, ds[R] = {};
-    Moments m[R] = {};
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      if (row + u >= end) continue;
-      m[u] = {a.mean[row + u], a.rstd[row + u]};
-      if (!inside) continue;
-      const int64_t at = (row + u) * r.width + c;
-      xs[u] = load<V>(a.x + at), ds[u] = load<V>(a.dout + at), ys[u] = load<V>(a.y + at);
-      if (a.dsum) directs[u] = load<V>(a.dsum + at);
-    }
-    float x[R][V], d[R][V], sums[2 * R];
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      unpack<X, V>(xs[u], x[u]);
-      unpack<Y, V>(ds[u], d[u]);
-      float2 of_row = make_float2(0, 0);
-      differentiate_norm<V>(m[u], scale[0], x[u], d[u], dscale, dshift, of_row);
-      sums[2 * u] = of_row.x, sums[2 * u + 1] = of_row.y;
-      if constexpr (Again) {
-        float again[V];
-#pragma unroll
-        for (int v = 0; v < V; ++v) again[v] = fmaf(x[u][v], scale[0][v], shift[0][v]);
-        if (inside && row + u < end) store_values<V>(a.out + (row + u) * r.width + c, again);
-      }
-    }
-    add_up(sums);
-#pragma unroll
-    for (int u = 0; u < R; ++u) {
-      float y[V], direct[V];
-      unpack<Y, V>(ys[u], y);
-      unpack<X, V>(directs[u], direct);
-      const float of_d = sums[2 * u] * inverse_width, of_dx = sums[2 * u + 1] * inverse_width;
-      const bool counts = inside && row + u < end;
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        d[u][v] = counts ? fmaf(m[u].rstd, d[u][v] - of_d - x[u][v] * of_dx, direct[v]) : 0.0f;
-        dgate[v] = fmaf(d[u][v], y[v], dgate[v]);
-        if constexpr (Again) dsums[v] += d[u][v];
-        y[v] = d[u][v] * gate[0][v];
-      }
-      if (!counts) continue;
-      const int64_t at = (row + u) * r.width + c;
-      store_values<V>(a.dx + at, d[u]);
-      store_values<V>(a.dy + at, y);
-    }
-  }
-  if (!inside) return;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * r.width + c;
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    a.dgate[at + v] = dgate[v], a.dscale[at + v] = dscale[v], a.dshift[at + v] = dshift[v];
-    if constexpr (Again) a.dsums[at + v] = dsums[v];
-  }
-}
-
-template <class X, class Y>
-cudaError_t launch_wide(const GatedNorm<X, Y>& a, unsigned blocks, bool backward, cudaStream_t stream) {
-  const unsigned threads = static_cast<unsigned>(a.rows.team);
-  if (!backward)
-    wide_gated_norm_kernel<X, Y><<<blocks, threads, 0, stream>>>(a);
-  else if (a.out)
-    wide_gated_norm_backward_kernel<X, Y, true><<<blocks, threads, 0, stream>>>(a);
-  else
-    wide_gated_norm_backward_kernel<X, Y, false><<<blocks, threads, 0, stream>>>(a);
-  return cudaGetLastError();
-}
-
 // What a bias beside y changes: dgate += bias dsums, and dbias = (base + gate) dsums over all pictures.
 struct Bias {
   int64_t batch, width;
@@ -340,13 +174,10 @@ cudaError_t launch_rows(const RowSizes& s, GatedNorm<X, Y> a, bool backward, cud
   const auto fits = [](const auto* p) { return aligned(p, 4 * static_cast<int64_t>(sizeof *p)); };
   const bool fours = fits(a.x) && fits(a.dsum) && fits(a.y) && fits(a.dout) && fits(a.sum) && fits(a.dx) &&
                      fits(a.out) && fits(a.dy);
-  if (fours && s.width % 4 == 0 && s.width > kWideFrom && s.width <= 4 * kWideThreads) {
-    a.rows = rows_of(s, 4, backward, kAtOnce);
-    if (s.batch * a.rows.parts > INT32_MAX) return cudaErrorInvalidValue;
-    return launch_wide(a, static_cast<unsigned>(s.batch * a.rows.parts), backward, stream);
-  }
+  if (takes_wide(s, a, backward))
+    return backward ? launch_wide_backward(s, a, stream) : launch_wide(s, a, stream);
   return with_vectors(s, fours, [&]<int V, int Vectors>() {
-    a.rows = rows_of(s, V * Vectors, backward);
+    a.rows = backward ? rows_of(s, V * Vectors, gated_parts(s)) : rows_of(s, V * Vectors, false);
     if (s.batch * a.rows.parts > INT32_MAX) return cudaErrorInvalidValue;
     const unsigned blocks = static_cast<unsigned>(s.batch * a.rows.parts), threads = a.rows.threads();
     if (backward)
@@ -374,7 +205,7 @@ cudaError_t gated_norm(const GatedNormParams& p, cudaStream_t stream) {
 }
 
 int64_t gated_norm_scratch(const RowSizes& s, bool again) {
-  const int parts = norm_parts(s);
+  const int parts = gated_parts(s);
   return s.batch * s.width * ((parts > 1 ? (again ? 4 : 3) * parts : 0) + (again ? 1 : 0));
 }
 
@@ -383,7 +214,7 @@ cudaError_t gated_norm_backward(const GatedNormBackwardParams& p, cudaStream_t s
   if (!valid(s) || s.width > kMaxNormWidth) return cudaErrorInvalidValue;
   if ((p.again && !p.shift) || !p.bias != !p.dbias || (p.bias && !p.again)) return cudaErrorInvalidValue;
   if (s.batch == 0) return cudaSuccess;
-  const int parts = norm_parts(s);
+  const int parts = gated_parts(s);
   const int64_t values = s.batch * s.width;
   float *const of_sum = p.scratch, *const partial = p.scratch + (p.again ? values : 0);
   const Folds folds{{{partial, p.dgate},

@@ -91,6 +91,14 @@ __device__ __forceinline__ void map_changed(const CUtensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(reinterpret_cast<uint64_t>(map))
                : "memory");
 }
+// Bytes as they are: a multiple of 16, from and to multiples of 16.
+__device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ __forceinline__ void load_box(const CUtensorMap* map, uint64_t* barrier, void* to, int column,
                                          int row) {
   asm volatile(

@@ -135,13 +135,16 @@ struct ContextTailOf {
     }
   }
 
-  // ho is stored, and the factors of each feature become their running products, in place.
-  template <class Traits, class Acc>
-  __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+  // ho is stored, and the factors of each feature become their running products, in place. With Whole, where
+  // the tile has all its rows, they are added up over the thread's rows and the octets as it goes.
+  template <bool Whole, class Traits, class Acc>
+  __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p,
+                                  float (&sums)[Traits::TN / 32]) {
     const int D = s.columns / Order;
 #pragma unroll
     for (int b = 0; b < Traits::TN / 32; ++b) {
       const int column = b % Order * D + (at.column + 32 * (b - b % Order)) / Order + 8 * at.quad();
+      float totals[8] = {};
 #pragma unroll
       for (int mm = 0; mm < Traits::MM; ++mm)
 #pragma unroll
@@ -157,21 +160,30 @@ struct ContextTailOf {
             v[0] = tail_gelu<In>(z.x), v[1] = tail_gelu<In>(z.y);
             const float* last = v - (b % Order != 0 ? 16 : 0);  // the factor before
             if (b % Order != 0) v[0] *= last[0], v[1] *= last[1];
+            totals[2 * g] += v[0], totals[2 * g + 1] += v[1];
           }
-          if (row < s.rows && at.column + 32 * b < s.columns)
+          if ((Whole || row < s.rows) && at.column + 32 * b < s.columns)
             store_eight(p.ho, row, column, s.columns, words);
         }
+      if constexpr (Whole) sums[b] = add_octets(totals, at.thread % 32);
     }
   }
 
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     static_assert(Traits::kDealt && Traits::TN % (32 * Order) == 0);
-    products<Traits>(acc, s, at, p);
-    at.sync();  // the biases have been read
-    const int D = s.columns / Order;
-    add_sequences<Traits>(acc, s, at, p.tokens, p.partial,
-                          [&](int c) { return context_row_of(at.column + c, Order, D); });
+    const int D = s.columns / Order, last = at.row + Traits::TM - 1, sequence = at.row / p.tokens;
+    const auto to = [&](int c) { return context_row_of(at.column + c, Order, D); };
+    float sums[Traits::TN / 32];
+    if (last < s.rows && last / p.tokens == sequence) {
+      products<true, Traits>(acc, s, at, p, sums);
+      at.sync();  // the biases have been read
+      const int slot = at.row / Traits::TM + sequence;
+      return add_warps<Traits>(sums, s, at, p.partial + static_cast<int64_t>(slot) * s.columns, to);
+    }
+    products<false, Traits>(acc, s, at, p, sums);
+    at.sync();
+    add_sequences<Traits>(acc, s, at, p.tokens, p.partial, to);
   }
 };
 
@@ -198,7 +210,8 @@ struct Differentiated {
 // Takes the tile through f.at(block, row) -> g, g(i, accumulator, stored value) -> Differentiated for column
 // i of eight. `gradients` and `again` (or null) are written. Sums of the gradients over the thread's rows of
 // each block, and where the tile is whole of what else there is; else that takes the accumulators' place.
-// Eights of `stored` are read some ahead: as many as the registers allow. Whole: with all rows and columns.
+// Eights of `stored` are read some ahead: as many as the registers allow. Nothing of it all is read again
+// soon, and should leave the cache to the matrices. Whole: with all rows and columns.
 template <bool Whole, class Traits, class In, class Acc, class F>
 __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, const TilePlace& at,
                                               const In* stored, In* gradients, In* again,
@@ -218,7 +231,7 @@ __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, c
   uint4 ahead[kAhead];
   const auto read = [&](int i) {
     ahead[i % kAhead] = make_uint4(0, 0, 0, 0);
-    if (inside(i)) ahead[i % kAhead] = __ldg(reinterpret_cast<const uint4*>(stored + place(i)));
+    if (inside(i)) ahead[i % kAhead] = __ldcs(reinterpret_cast<const uint4*>(stored + place(i)));
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) read(i);
@@ -248,10 +261,9 @@ __device__ __forceinline__ void differentiate(Acc& acc, const ProductShape& s, c
           v[0] = one.more, v[1] = two.more;
       }
       if (inside(i))
-        *reinterpret_cast<uint4*>(gradients + place(i)) =
-            make_uint4(slopes[0], slopes[1], slopes[2], slopes[3]);
+        store_words<true>(gradients + place(i), make_uint4(slopes[0], slopes[1], slopes[2], slopes[3]));
       if (inside(i) && again)
-        *reinterpret_cast<uint4*>(again + place(i)) = make_uint4(values[0], values[1], values[2], values[3]);
+        store_words<true>(again + place(i), make_uint4(values[0], values[1], values[2], values[3]));
     }
     sums[b] = add_octets(totals, at.thread % 32);
     if constexpr (Whole && F::kMore) more_sums[b] = add_octets(more, at.thread % 32);

@@ -3,9 +3,9 @@
 namespace pom::kernels {
 namespace {
 
-template <bool Lean, class In, class Out>
+template <Keeps keeps, class In, class Out>
 cudaError_t gate_in(const Product& p, const GateTail& t, cudaStream_t stream) {
-  using Tail = GateTailOf<In, Out, Lean>;
+  using Tail = GateTailOf<In, Out, keeps>;
   const typename Tail::Params params{affine_of(p),
                                      run_shape(p.sizes, t.runs),
                                      t.H,
@@ -23,7 +23,10 @@ cudaError_t gate(const Product& p, const GateTail& t, cudaStream_t stream) {
   const RunShape runs = run_shape(p.sizes, t.runs);
   const bool one = (p.sizes.batch == 1 || runs.tokens % kTileRows == 0) &&
                    (runs.runs == 1 || runs.run_tokens % kTileRows == 0);
-  return one && !t.before ? gate_in<true, In, Out>(p, t, stream) : gate_in<false, In, Out>(p, t, stream);
+  if (one && !t.before) return gate_in<Keeps::nothing, In, Out>(p, t, stream);
+  if constexpr (!kScaled<In>)
+    if (one) return gate_in<Keeps::before, In, Out>(p, t, stream);
+  return gate_in<Keeps::any, In, Out>(p, t, stream);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 namespace pom::kernels {
 namespace {
 
-template <bool Lean, class In, class Out>
+template <Keeps keeps, class In, class Out>
 cudaError_t store_in(const Product& p, const StoreTail& t, cudaStream_t stream) {
-  using Tail = StoreTailOf<In, Out, Lean>;
+  using Tail = StoreTailOf<In, Out, keeps>;
   const typename Tail::Params params{affine_of(p), static_cast<Out*>(t.out), static_cast<Wide<In>*>(t.before),
                                      t.out_scale, t.activation == Activation::gelu};
   return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
@@ -15,7 +15,8 @@ cudaError_t store_in(const Product& p, const StoreTail& t, cudaStream_t stream) 
 
 template <class In, class Out>
 cudaError_t store(const Product& p, const StoreTail& t, cudaStream_t stream) {
-  return t.before ? store_in<false, In, Out>(p, t, stream) : store_in<true, In, Out>(p, t, stream);
+  return t.before ? store_in<Keeps::before, In, Out>(p, t, stream)
+                  : store_in<Keeps::nothing, In, Out>(p, t, stream);
 }
 
 }  // namespace

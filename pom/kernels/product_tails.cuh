@@ -6,10 +6,14 @@
 
 namespace pom::kernels {
 
-// A kernel that is Lean stores the result alone, and of a gate every tile is of one run: what others do would
-// cost it registers.
-template <class In, class Out, bool Lean>
+// What a kernel does, and nothing else, because it would cost registers: the result alone, or also what was
+// before the activation; of a gate every tile is of one run, or any.
+enum class Keeps { nothing, before, any };
+
+template <class In, class Out, Keeps keeps>
 struct StoreTailOf {
+  static_assert(keeps != Keeps::any);
+  static constexpr bool kPassing = keeps == Keeps::before;
   struct Params {
     Affine affine;
     Out* out;
@@ -45,15 +49,17 @@ struct StoreTailOf {
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     const float back = back_of(p), factor = p.gelu ? kFold<In> : 1.0f;  // scaled columns have theirs
-    if (!Lean && p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain{back}, factor);
+    // Always so; but without the branch the compiler would keep values from one pass to the next, and spill.
+    if (keeps == Keeps::before && p.before)
+      store_tile<Traits, kPassing>(acc, s, at, p.affine, p.before, Plain{back}, factor);
     if (p.gelu)
-      store_tile<Traits>(acc, s, at, p.affine, p.out, Gelu{FoldedGelu(back)}, factor);
+      store_tile<Traits, kPassing>(acc, s, at, p.affine, p.out, Gelu{FoldedGelu(back)}, factor);
     else
-      store_tile<Traits>(acc, s, at, p.affine, p.out, Same(), factor);
+      store_tile<Traits, kPassing>(acc, s, at, p.affine, p.out, Same(), factor);
   }
 };
 
-template <class In, class Out, bool Lean>
+template <class In, class Out, Keeps keeps>
 struct GateTailOf {
   struct Params {
     Affine affine;
@@ -110,13 +116,13 @@ struct GateTailOf {
   template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     const Gated<One, Traits> f{p.H, p.out_scale, p.runs, at, s.rows, s.columns};
-    store_tile<Traits>(acc, s, at, p.affine, p.out, f, kFold<In>);
+    store_tile<Traits, keeps == Keeps::before>(acc, s, at, p.affine, p.out, f, kFold<In>);
   }
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    if constexpr (Lean) return run<true, Traits>(acc, s, at, p);
-    if (p.before) store_tile<Traits>(acc, s, at, p.affine, p.before, Plain{1 / kFold<In>}, kFold<In>);
-    if (one_run(s, at, p, Traits::TM))
+    if (keeps != Keeps::nothing && p.before)
+      store_tile<Traits, true>(acc, s, at, p.affine, p.before, Plain{1 / kFold<In>}, kFold<In>);
+    if (keeps != Keeps::any || one_run(s, at, p, Traits::TM))
       run<true, Traits>(acc, s, at, p);
     else
       run<false, Traits>(acc, s, at, p);

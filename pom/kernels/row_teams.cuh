@@ -23,12 +23,15 @@ inline int row_parts(const RowSizes& s, int64_t enough) {
   return static_cast<int>((s.tokens + each - 1) / each);
 }
 
-// For `held` values of a row in a thread, where a block takes so many rows at once.
-inline Rows rows_of(const RowSizes& s, int held, bool sums, int at_once = 1) {
-  const int64_t blocks = 4096 / at_once;
+// For `held` values of a row in a thread.
+inline Rows rows_of(const RowSizes& s, int held, int parts) {
   const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
-  const int parts = sums ? norm_parts(s) : row_parts(s, blocks);
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
+}
+// Where there are no sums, or those of norm_parts().
+inline Rows rows_of(const RowSizes& s, int held, bool sums) {
+  constexpr int64_t kBlocks = 4096;
+  return rows_of(s, held, sums ? norm_parts(s) : row_parts(s, kBlocks));
 }
 // Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave
 // few of the team's places empty. `fours`: whether tensors can be read and written by four values.
@@ -74,43 +77,28 @@ __device__ __forceinline__ float2 team_sums(float2 value, int team, float* share
   return sum;
 }
 
-// Sums of several values at once over a block, in every thread of it. `shared` is kFloats floats; the halves
-// of it take turns, so that no sum waits for the readers of the one before.
-template <int Count>
+// The same over a block with one barrier: the halves of `shared` (kFloats floats) take turns, so that no sum
+// waits for the readers of the one before.
 struct BlockSums {
-  static_assert(Count == 2 || Count == 4 || Count == 8);
-  static constexpr int kFloats = 2 * 32 * Count;
+  static constexpr int kFloats = 2 * 2 * 32;
   float* shared;
   int turn = 0;
 
-  __device__ __forceinline__ void operator()(float (&v)[Count]) {
+  __device__ __forceinline__ float2 operator()(float2 value) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    int which = 0;  // of the values the one whose sum this thread ends with: each round halves their number
+    const bool upper = lane & 16;  // half of a warp for each of the two
+    float mine = upper ? value.y : value.x;
+    mine += __shfl_xor_sync(0xffffffffu, upper ? value.x : value.y, 16);
 #pragma unroll
-    for (int left = Count / 2, offset = 16; offset > 0; offset /= 2) {
-      if (left > 0) {
-        const bool upper = lane & offset;
-        which += upper ? left : 0;
-#pragma unroll
-        for (int i = 0; i < Count / 2; ++i) {
-          if (i >= left) break;
-          const float keep = upper ? v[i + left] : v[i], send = upper ? v[i] : v[i + left];
-          v[i] = keep + __shfl_xor_sync(0xffffffffu, send, offset);
-        }
-        left /= 2;
-      } else {
-        v[0] += __shfl_xor_sync(0xffffffffu, v[0], offset);
-      }
-    }
-    float* const half = shared + turn * 32 * Count;
-    if (lane % (32 / Count) == 0) half[warp * Count + which] = v[0];
+    for (int offset = 8; offset > 0; offset /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, offset);
+    float* const half = shared + turn * (kFloats / 2);
+    if (lane % 16 == 0) half[2 * warp + upper] = mine;
     turn ^= 1;
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < Count; ++i) v[i] = 0;
+    float2 sum = make_float2(0, 0);
     for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w)
-#pragma unroll
-      for (int i = 0; i < Count; ++i) v[i] += half[w * Count + i];
+      sum.x += half[2 * w], sum.y += half[2 * w + 1];
+    return sum;
   }
 };
 

@@ -217,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, GpuNorms,
     testing::Combine(testing::Values(Rows{2, 1, 4}, Rows{3, 67, 37}, Rows{2, 130, 384}, Rows{1, 257, 1152},
                                      Rows{2, 9, 1000}, Rows{5, 300, 64}, Rows{2, 5, 4096}, Rows{1, 3, 3840},
-                                     Rows{3, 70, 1500}, Rows{2, 33, 2048}),
+                                     Rows{3, 70, 1500}, Rows{2, 33, 2048}, Rows{2, 3001, 1152},
+                                     Rows{1, 2500, 776}),
                      testing::Values(Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kFloat, at::kBFloat16},
                                      Dtypes{at::kFloat, at::kHalf}, Dtypes{at::kBFloat16, at::kBFloat16})));
 
