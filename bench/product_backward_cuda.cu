@@ -169,7 +169,7 @@ void layer(int64_t rows) {
   const RowSizes size{kBatch, rows / kBatch, kWidth};
   float *const x = m.floats(rows * kWidth), *const sum = m.floats(rows * kWidth);
   float *const rest = m.floats(2 * rows), *const vectors = m.floats(6 * kBatch * kWidth);
-  float* const parts = m.floats(3 * kBatch * norm_parts(size) * kWidth);
+  float* const parts = m.floats(gated_norm_scratch(size, false));
   GatedNormParams n;
   n.sizes = size, n.y_dtype = Dtype::bf16, n.x = x, n.y = p.a, n.gate = n.scale = n.shift = vectors;
   n.eps = 1e-6f, n.sum = sum, n.out = one, n.mean = rest, n.rstd = rest + rows;

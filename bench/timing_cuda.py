@@ -40,6 +40,7 @@ def graphed(call: Call) -> Call:
         graph.replay()
         return result
 
+    replay.of = call  # whose tensors the graph reads: they must stay
     return replay
 
 

@@ -1,4 +1,5 @@
-// A team of threads holds a row in registers from the sum to the norm, and back: see row_teams.cuh.
+// A team of threads holds a row in registers from the sum to the norm, and back: see row_teams.cuh; wide rows
+// have kernels of their own in gated_norm_wide.cuh.
 #include "pom/kernels/gated_norm_wide.cuh"
 
 namespace pom::kernels {
@@ -177,7 +178,7 @@ cudaError_t launch_rows(const RowSizes& s, GatedNorm<X, Y> a, bool backward, cud
   if (takes_wide(s, a, backward))
     return backward ? launch_wide_backward(s, a, stream) : launch_wide(s, a, stream);
   return with_vectors(s, fours, [&]<int V, int Vectors>() {
-    a.rows = backward ? rows_of(s, V * Vectors, gated_parts(s)) : rows_of(s, V * Vectors, false);
+    a.rows = rows_of(s, V * Vectors, backward ? gated_parts(s) : row_parts(s, kManyBlocks));
     if (s.batch * a.rows.parts > INT32_MAX) return cudaErrorInvalidValue;
     const unsigned blocks = static_cast<unsigned>(s.batch * a.rows.parts), threads = a.rows.threads();
     if (backward)

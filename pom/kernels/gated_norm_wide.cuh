@@ -28,25 +28,19 @@ struct GatedNorm {
 };
 
 constexpr int kWideThreads = 512, kMostSlots = 8, kWideColumns = 4;
-constexpr int64_t kWideFrom = 384;  // narrower rows are for a warp
+constexpr int64_t kWideFrom = 384;
 
 inline bool wide_rows(const RowSizes& s) {
   return s.width > kWideFrom && s.width <= kWideColumns * kWideThreads && s.width % 8 == 0;
 }
-// Parts of the sums over rows, of the sizes alone. Three blocks for each of 132 processors take all rows at
-// once.
+// Parts of the sums over rows, of the sizes alone. As many blocks as 132 processors hold at once take all
+// rows.
 inline int gated_parts(const RowSizes& s) {
-  constexpr int64_t kBlocks = 396;
-  return wide_rows(s) ? row_parts(s, kBlocks) : norm_parts(s);
+  const int64_t blocks = 132 * (s.width <= 1280 ? 3 : 2);
+  return wide_rows(s) ? row_parts(s, blocks) : norm_parts(s);
 }
 
 // ---- forward ----
-
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
-}
 
 constexpr int kRowWarps = 8, kForwardBlocks = 264;
 
@@ -92,14 +86,14 @@ __global__ void __launch_bounds__(32 * kRowWarps, Vectors <= 9 ? 2 : 1)
       __stcs(reinterpret_cast<Word<X, V>*>(a.sum + at + column(i)), pack<X, V>(x[i]));
       sum += (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]);
     }
-    const float mean = warp_sum(sum) / width;
+    const float mean = team_sum(sum, 32, nullptr) / width;
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= d) continue;
 #pragma unroll
       for (int v = 0; v < V; ++v) x[i][v] -= mean, squares = fmaf(x[i][v], x[i][v], squares);
     }
-    const float rstd = 1.0f / sqrtf(warp_sum(squares) / width + a.eps);
+    const float rstd = 1.0f / sqrtf(team_sum(squares, 32, nullptr) / width + a.eps);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= d) continue;
@@ -114,8 +108,6 @@ __global__ void __launch_bounds__(32 * kRowWarps, Vectors <= 9 ? 2 : 1)
 }
 
 // ---- backward ----
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 // Every stride-th row of some tensors from `first` on, `count` of them, one row of each tensor in a slot.
 template <int Tensors>
@@ -167,8 +159,6 @@ __device__ __forceinline__ uint8_t* ring_memory() {
   extern __shared__ uint4 ring_words[];
   return reinterpret_cast<uint8_t*>(ring_words);
 }
-
-#endif
 
 template <class X, class Y, bool Again>
 __global__ void __launch_bounds__(kWideThreads, 2)
@@ -224,6 +214,7 @@ __global__ void __launch_bounds__(kWideThreads, 2)
       for (int v = 0; v < V; ++v) again[v] = fmaf(x[v], scale[0][v], shift[0][v]);
       if (inside) store_values<V>(a.out + at, again);
     }
+    hopper::reads_done();
     sums = add_up(sums);
     if (member == 0) ring.fill(slot, i + slots);
     if (!inside) continue;
@@ -287,7 +278,7 @@ cudaError_t launch_wide(const RowSizes& s, GatedNorm<X, Y> a, cudaStream_t strea
 
 template <class X, class Y>
 cudaError_t launch_wide_backward(const RowSizes& s, GatedNorm<X, Y> a, cudaStream_t stream) {
-  constexpr int kShared = 64 << 10;  // for the slots of a block: three blocks fit into a processor
+  constexpr int kShared = 64 << 10;  // for the slots of a block: three fit into a processor
   a.rows = rows_of(s, kWideColumns, gated_parts(s));
   if (s.batch * a.rows.parts > INT32_MAX) return cudaErrorInvalidValue;
   const auto kernel =

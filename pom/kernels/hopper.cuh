@@ -81,7 +81,7 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// ---- the copy engine: a box of a matrix into shared memory ----
+// ---- the copy engine: a box of a matrix, or bytes, into shared memory ----
 
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
@@ -98,6 +98,11 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
           shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
+}
+// What this thread read of shared memory is in registers, so that a copy may follow. A barrier alone does not
+// wait for that.
+__device__ __forceinline__ void reads_done() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ void load_box(const CUtensorMap* map, uint64_t* barrier, void* to, int column,
                                          int row) {

@@ -73,7 +73,7 @@ __device__ __forceinline__ void differentiate(float (&x)[K], const float (&d)[K]
 #pragma unroll
   for (int i = 0; i < K; ++i) {
     if (i >= k) break;
-    const Gelu one = short_gelu_and_slope<T>(x[i]);
+    const Gelu one = summed_gelu_and_slope<T>(x[i]);
     g[i] = one.value, slope[i] = one.slope;
     product[i] = i ? product[i ? i - 1 : 0] * g[i] : g[i];
   }

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) norm_backward_kernel(const Norm<X, O
 
 template <int V, int Vectors, class X, class Out>
 cudaError_t launch_norm(const RowSizes& s, Norm<X, Out> a, bool backward, cudaStream_t stream) {
-  a.rows = rows_of(s, V * Vectors, backward);
+  a.rows = rows_of(s, V * Vectors, backward ? norm_parts(s) : row_parts(s, kManyBlocks));
   const int parts = a.rows.parts, threads = a.rows.threads();
   if (s.batch * parts > INT32_MAX) return cudaErrorInvalidValue;
   const unsigned blocks = static_cast<unsigned>(s.batch * parts);

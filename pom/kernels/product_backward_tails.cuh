@@ -135,9 +135,10 @@ struct ContextTailOf {
     }
   }
 
-  // ho is stored, and the factors of each feature become their running products, in place. With Whole, where
-  // the tile has all its rows, they are added up over the thread's rows and the octets as it goes.
-  template <bool Whole, class Traits, class Acc>
+  // ho is stored, and the factors of each feature become their running products, in place. With Summed, for
+  // which all rows have to be there and of one sequence, they are added up over the thread's rows and the
+  // octets as it goes.
+  template <bool Summed, class Traits, class Acc>
   __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p,
                                   float (&sums)[Traits::TN / 32]) {
     const int D = s.columns / Order;
@@ -159,13 +160,14 @@ struct ContextTailOf {
             words[g] = pack_pair<In>(z);
             v[0] = tail_gelu<In>(z.x), v[1] = tail_gelu<In>(z.y);
             const float* last = v - (b % Order != 0 ? 16 : 0);  // the factor before
-            if (b % Order != 0) v[0] *= last[0], v[1] *= last[1];
+            if (b % Order != 0)                                 // not fused with the sum: equal bits
+              v[0] = __fmul_rn(v[0], last[0]), v[1] = __fmul_rn(v[1], last[1]);
             totals[2 * g] += v[0], totals[2 * g + 1] += v[1];
           }
-          if ((Whole || row < s.rows) && at.column + 32 * b < s.columns)
+          if ((Summed || row < s.rows) && at.column + 32 * b < s.columns)
             store_eight(p.ho, row, column, s.columns, words);
         }
-      if constexpr (Whole) sums[b] = add_octets(totals, at.thread % 32);
+      if constexpr (Summed) sums[b] = add_octets(totals, at.thread % 32);
     }
   }
 
@@ -175,12 +177,13 @@ struct ContextTailOf {
     const int D = s.columns / Order, last = at.row + Traits::TM - 1, sequence = at.row / p.tokens;
     const auto to = [&](int c) { return context_row_of(at.column + c, Order, D); };
     float sums[Traits::TN / 32];
-    if (last < s.rows && last / p.tokens == sequence) {
-      products<true, Traits>(acc, s, at, p, sums);
-      at.sync();  // the biases have been read
-      const int slot = at.row / Traits::TM + sequence;
-      return add_warps<Traits>(sums, s, at, p.partial + static_cast<int64_t>(slot) * s.columns, to);
-    }
+    if constexpr (Traits::TN <= 128)  // wider tiles would spill with code for both
+      if (last < s.rows && last / p.tokens == sequence) {
+        products<true, Traits>(acc, s, at, p, sums);
+        at.sync();  // the biases have been read
+        const int slot = at.row / Traits::TM + sequence;
+        return add_warps<Traits>(sums, s, at, p.partial + static_cast<int64_t>(slot) * s.columns, to);
+      }
     products<false, Traits>(acc, s, at, p, sums);
     at.sync();
     add_sequences<Traits>(acc, s, at, p.tokens, p.partial, to);

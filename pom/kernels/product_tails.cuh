@@ -6,9 +6,12 @@
 
 namespace pom::kernels {
 
-// What a kernel does, and nothing else, because it would cost registers: the result alone, or also what was
-// before the activation; of a gate every tile is of one run, or any.
-enum class Keeps { nothing, before, any };
+// What a kernel stores beside the result. It does nothing else, because that would cost registers.
+enum class Keeps {
+  nothing,
+  before,  // what was before the activation
+  any,     // before where it is asked for; and of a gate, tiles may have rows of several runs, else of one
+};
 
 template <class In, class Out, Keeps keeps>
 struct StoreTailOf {
@@ -122,7 +125,9 @@ struct GateTailOf {
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     if (keeps != Keeps::nothing && p.before)
       store_tile<Traits, true>(acc, s, at, p.affine, p.before, Plain{1 / kFold<In>}, kFold<In>);
-    if (keeps != Keeps::any || one_run(s, at, p, Traits::TM))
+    if constexpr (keeps != Keeps::any)
+      run<true, Traits>(acc, s, at, p);
+    else if (one_run(s, at, p, Traits::TM))
       run<true, Traits>(acc, s, at, p);
     else
       run<false, Traits>(acc, s, at, p);

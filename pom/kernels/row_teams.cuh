@@ -28,11 +28,7 @@ inline Rows rows_of(const RowSizes& s, int held, int parts) {
   const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
 }
-// Where there are no sums, or those of norm_parts().
-inline Rows rows_of(const RowSizes& s, int held, bool sums) {
-  constexpr int64_t kBlocks = 4096;
-  return rows_of(s, held, sums ? norm_parts(s) : row_parts(s, kBlocks));
-}
+constexpr int64_t kManyBlocks = 4096;  // where there are no sums
 // Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave
 // few of the team's places empty. `fours`: whether tensors can be read and written by four values.
 template <class F>

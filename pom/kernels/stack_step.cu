@@ -11,13 +11,15 @@
 // where before the step all bits are set, which is no value: who needs one reads it until it is another. So
 // there is no other barrier between blocks, no fence and no atomic, nothing is written twice, and a phase
 // begins one way through the cache after the one before ended. That way is most of its time; hence all of a
-// row is asked for at once, in whole sectors, and few rows stand there in copies for different blocks.
+// row is asked for at once, in whole sectors, and rows stand there twice, for different blocks.
 //
 // Why it ends: the blocks are all there (a cooperative launch). The copying warps wait for a slot that the
 // block's own computing warps give back, and these for slots in the same order and for values of the phase
 // before; so the first phase not yet finished by all can always go on. A warp gives a slot back once, after
-// it has seen it full: full again means that all twelve had given it back, so no warp is a round ahead. A
-// block without lines in a phase copies nothing, reads no values and owes none, but meets its own barriers.
+// it has seen it full: full again means that all twelve had given it back, so no warp is a round ahead. It
+// gives slots back as soon as they are in registers, one after the other or those of a round together: none
+// is held back for a slot to come but for the others of its round, no more than the ring has. A block without
+// lines in a phase copies nothing, reads no values and owes none, but meets its own barriers.
 #include <algorithm>
 
 #include "pom/kernels/launch.cuh"
@@ -183,17 +185,17 @@ bool plan_shape(const StackStep& s, const Device& device, Plan* plan) {
   const int line_bytes = kWarps * p.rows * static_cast<int>(sizeof(float));
   const int64_t behind = int64_t{wide + slim} * line_bytes + 16 + static_cast<int64_t>(sizeof(Rest));
   p.slots = static_cast<int>(std::min<int64_t>(kSlots, (device.shared - behind) / p.slot_bytes));
-  if (p.slots < 2) return false;
+  if (p.slots < kMostRound) return false;
   p.sums_at[0] = p.slots * p.slot_bytes, p.sums_at[1] = p.sums_at[0] + wide * line_bytes;
   p.rest_at = (p.sums_at[1] + slim * line_bytes + 15) / 16 * 16;
   return p.phases[0].chunks <= kNormChunks &&
          std::max(p.phases[1].chunks, p.phases[3].chunks) <= kInnerChunks;
 }
 
-// Blocks that read the same lines of the cache at the same time wait for each other; with few rows there is
-// room for copies.
-int copies_of(const StackStep& s) {
-  return s.rows == 1 ? 4 : s.rows == 2 ? 2 : 1;
+// Blocks that read the same lines of the cache at the same time wait for each other; but every copy has to be
+// written. More than two, or one, took longer with any number of rows.
+int copies_of(const StackStep&) {
+  return 2;
 }
 int pitch_of(int64_t values) {
   return kInputs * up(values, kInputs);

@@ -16,6 +16,7 @@ constexpr int kSteps = 3;                              // of a warp in a chunk, 
 constexpr int kChunkUnit = kWarps * kInputs;           // inputs of a chunk are a multiple
 constexpr int kLayers = 64, kSlots = 32, kPhases = 4;  // at most, of a launch
 constexpr int kLines = 8;                              // that a product of the tensor cores takes
+constexpr int kMostRound = 3;                          // slots that are read together, or on their way
 constexpr int kMostGroup = 2 * kLines;                 // lines of a slot
 constexpr int kNormChunks = 2, kInnerChunks = 8;       // at most
 constexpr int kRows = static_cast<int>(kMostStackRows);
@@ -107,6 +108,13 @@ __device__ __forceinline__ void copy_line(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(hopper::shared_address(barrier)), "l"(policy)
       : "memory");
 }
+// What the threads of a warp read of a slot is in registers. An arrival alone does not wait for that: with
+// more than four rows reads of a slot queued behind other warps' reads of values, and the next copy was
+// faster.
+__device__ __forceinline__ void slot_is_read() {
+  hopper::reads_done();
+  __syncwarp();
+}
 __device__ __forceinline__ void give_back(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(hopper::shared_address(barrier)) : "memory");
 }
@@ -177,9 +185,12 @@ __device__ __forceinline__ const uint8_t* line_at(const Plan& p, int layer, int 
   return static_cast<const uint8_t*>(matrix) + static_cast<int64_t>(row) * p.phases[which].inputs * 2;
 }
 
-// Slots that may be on their way at a time. More would only queue up in front of what the blocks tell each
-// other: a word of those then takes as long as everything that was asked for before it.
-constexpr int kFlight = 2;
+// Slots that may be on their way at a time, for each warp that copies: 2 2/3 with one row, else 2. More would
+// only queue up in front of what the blocks tell each other: a word of those then takes as long as everything
+// that was asked for before it. With fewer the memory rests.
+__device__ __forceinline__ int flight_of(int rows, int copier) {
+  return rows == 1 && copier > 0 ? 3 : 2;
+}
 
 // Several warps share the lines of a slot, because a copy takes a warp some 60 cycles to begin. Each has its
 // arrival at every slot, with or without lines: so none is a round ahead or behind.
@@ -187,6 +198,7 @@ __device__ __forceinline__ void copy_weights(const Plan& p, Walk walk, int copie
   const uint64_t policy = copy_policy(p.passing);
   const int mine = copier + kCopiers * lane;  // line
   Walk behind = walk;  // the slot that has to be there before the next one is asked for
+  const int flight = flight_of(p.rows, copier);
   int begun = 0;
 #pragma unroll 1
   for (int layer = 0; layer < p.layers; ++layer)
@@ -203,11 +215,11 @@ __device__ __forceinline__ void copy_weights(const Plan& p, Walk walk, int copie
         for (int k = 0; k < phase.inputs; k += phase.chunk, walk.next_slot(p)) {
           const int bytes = 2 * min(phase.chunk, phase.inputs - k);
           if (lane == 0) {
-            if (begun >= kFlight) hopper::barrier_wait(behind.full(p), behind.parity);
+            if (begun >= flight) hopper::barrier_wait(behind.full(p), behind.parity);
             hopper::barrier_wait(walk.empty(p), walk.parity ^ 1);
             hopper::barrier_expect(walk.full(p), share * bytes);
           }
-          if (begun >= kFlight)
+          if (begun >= flight)
             behind.next_slot(p);
           else
             ++begun;

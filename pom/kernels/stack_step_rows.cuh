@@ -125,17 +125,12 @@ __device__ __forceinline__ uint32_t highest_of(const uint2& w) {  // of halves
 // All of a row is read at once and again until all of it is there: when the last value comes, the others need
 // no second way to the cache. What is unwritten is the highest of all words and halves. Of more rows than one
 // it would be too much to ask for again and again: a thread's first words come before all others.
+// Between `begin` and `end` there is time for something else.
 template <class S, int Pieces, class Value, class Words>
-__device__ __forceinline__ void read_until_there(const Value* rows, int pitch, int count, const Inputs<S>& in,
-                                                 Words (&v)[S::kSets][Pieces]) {
-  uint32_t highest;
-  if constexpr (!S::kOne) {
-    const Value* const first = rows + min(in.row, count - 1) * pitch + in.place(0);
-    do read_words(first, v[0][0]);
-    while (highest_of(v[0][0]) == kUnwritten);
-    __syncwarp();
-  }
-  do {
+struct Reading {
+  const Value* rows;
+  int pitch, count;
+  __device__ void all(const Inputs<S>& in, Words (&v)[S::kSets][Pieces]) {
     fresh(rows);
 #pragma unroll
     for (int set = 0; set < S::kSets; ++set) {
@@ -143,14 +138,36 @@ __device__ __forceinline__ void read_until_there(const Value* rows, int pitch, i
 #pragma unroll
       for (int n = 0; n < Pieces; ++n) read_words(row + in.place(n), v[set][n]);
     }
-    highest = 0;
+  }
+  __device__ const Value* first(const Inputs<S>& in) {
+    return rows + min(in.row, count - 1) * pitch + in.place(0);
+  }
+  __device__ static uint32_t highest(const Words (&v)[S::kSets][Pieces]) {
+    uint32_t highest = 0;
 #pragma unroll
     for (int set = 0; set < S::kSets; ++set)
 #pragma unroll
       for (int n = 0; n < Pieces; ++n) highest = max(highest, highest_of(v[set][n]));
-  } while (highest == kUnwritten);
-  __syncwarp();
-}
+    return highest;
+  }
+  __device__ void begin(const Inputs<S>& in, Words (&v)[S::kSets][Pieces]) {
+    if constexpr (S::kOne)
+      all(in, v);
+    else
+      read_words(first(in), v[0][0]);
+  }
+  __device__ void end(const Inputs<S>& in, Words (&v)[S::kSets][Pieces]) {
+    if constexpr (S::kOne) {
+      while (highest(v) == kUnwritten) all(in, v);
+    } else {
+      while (highest_of(v[0][0]) == kUnwritten) read_words(first(in), v[0][0]);
+      __syncwarp();
+      do all(in, v);
+      while (highest(v) == kUnwritten);
+    }
+    __syncwarp();
+  }
+};
 
 // x before a half of a block, in the copy that this block reads.
 __device__ __forceinline__ const uint32_t* stream_of(const Plan& p, int layer, int half) {
@@ -240,58 +257,79 @@ struct Modulation {
 // The rows of phases 0 and 2, normalised and modulated. Scale and shift are read before x is there, where
 // registers are enough.
 template <class In, class S, int Pieces>
-__device__ __forceinline__ void read_normed(const Plan& p, const Inputs<S>& in, int layer, int half,
-                                            const Self& self, uint2 (&x)[S::kSets][Pieces]) {
-  constexpr bool kAhead = S::kWhole && S::kSets == 1;
-  Rest& rest = rest_of(p);
-  const auto row_of = [&](int set) { return S::kOne ? 0 : min(in.row + 4 * set, p.rows - 1); };
-  const auto scale_of = [&](int set, int n) {
-    return p.layer[layer].modulation + row_of(set) * p.modulation_stride + half * 3 * p.width + in.column(n);
-  };
+struct NormedRows {
+  static constexpr bool kAhead = S::kWhole && S::kSets == 1;
   Modulation ahead[S::kSets][Pieces];
   uint4 v[S::kSets][Pieces];
-  if constexpr (kAhead) {
-#pragma unroll
-    for (int set = 0; set < S::kSets; ++set)
-#pragma unroll
-      for (int n = 0; n < Pieces; ++n) ahead[set][n].read(scale_of(set, n), p.width);
+
+  __device__ static int row_of(const Plan& p, const Inputs<S>& in, int set) {
+    return S::kOne ? 0 : min(in.row + 4 * set, p.rows - 1);
   }
-  read_until_there<S, Pieces>(stream_of(p, layer, half), p.stream_pitch, p.rows, in, v);
-  note(layer, 2 * half, kWordsSeen);
-  const float inverse = S::kWhole ? 1.0f / (kSteps * kInputs) : rest.inverses[self.warp];
-#pragma unroll
-  for (int set = 0; set < S::kSets; ++set) {
-    const Share share = share_of<S>(in, inverse, v[set]);
-    if (self.quad == 0 && in.half == 0 && (!S::kOne || in.row == 0))
-      rest.shares[S::kOne ? 0 : in.row + 4 * set][self.warp] = share;
+  __device__ static const float* scale_of(const Plan& p, const Inputs<S>& in, int layer, int half, int set,
+                                          int n) {
+    return p.layer[layer].modulation + row_of(p, in, set) * p.modulation_stride + half * 3 * p.width +
+           in.column(n);
   }
-  workers_meet();
+  __device__ static Reading<S, Pieces, uint32_t, uint4> reading(const Plan& p, int layer, int half) {
+    return {stream_of(p, layer, half), p.stream_pitch, p.rows};
+  }
+  __device__ void begin(const Plan& p, const Inputs<S>& in, int layer, int half) {
+    reading(p, layer, half).begin(in, v);
+    if constexpr (kAhead) {
 #pragma unroll
-  for (int set = 0; set < S::kSets; ++set) {
-    const Moments moments = Moments::of<S::kWhole>(p, rest, S::kOne ? 0 : in.row + 4 * set);
+      for (int set = 0; set < S::kSets; ++set)
 #pragma unroll
-    for (int n = 0; n < Pieces; ++n) {
-      if constexpr (!kAhead) ahead[set][n].read(scale_of(set, n), p.width);
-      x[set][n] = ahead[set][n].template applied<In>(v[set][n], moments);
-      if (!in.inside(n)) x[set][n] = make_uint2(0, 0);
+        for (int n = 0; n < Pieces; ++n) ahead[set][n].read(scale_of(p, in, layer, half, set, n), p.width);
     }
   }
-  note(layer, 2 * half, kNormed);
-}
+  __device__ void end(const Plan& p, const Inputs<S>& in, int layer, int half, const Self& self,
+                      uint2 (&x)[S::kSets][Pieces]) {
+    Rest& rest = rest_of(p);
+    reading(p, layer, half).end(in, v);
+    note(layer, 2 * half, kWordsSeen);
+    const float inverse = S::kWhole ? 1.0f / (kSteps * kInputs) : rest.inverses[self.warp];
+#pragma unroll
+    for (int set = 0; set < S::kSets; ++set) {
+      const Share share = share_of<S>(in, inverse, v[set]);
+      if (self.quad == 0 && in.half == 0 && (!S::kOne || in.row == 0))
+        rest.shares[S::kOne ? 0 : in.row + 4 * set][self.warp] = share;
+    }
+    workers_meet();
+#pragma unroll
+    for (int set = 0; set < S::kSets; ++set) {
+      const Moments moments = Moments::of<S::kWhole>(p, rest, S::kOne ? 0 : in.row + 4 * set);
+#pragma unroll
+      for (int n = 0; n < Pieces; ++n) {
+        if constexpr (!kAhead) ahead[set][n].read(scale_of(p, in, layer, half, set, n), p.width);
+        x[set][n] = ahead[set][n].template applied<In>(v[set][n], moments);
+        if (!in.inside(n)) x[set][n] = make_uint2(0, 0);
+      }
+    }
+    note(layer, 2 * half, kNormed);
+  }
+};
 
 // Those of phases 1 and 3, as they are.
 template <class S, int Pieces>
-__device__ __forceinline__ void read_rows(const Plan& p, const Inputs<S>& in, int layer, int half,
-                                          uint2 (&x)[S::kSets][Pieces]) {
-  const uint16_t* const rows = p.inner + blockIdx.x % p.copies * p.inner_copy + inner_at(p, layer, half);
-  read_until_there<S, Pieces>(rows, p.inner_pitch[half], p.rows, in, x);
+struct PlainRows {
+  __device__ static Reading<S, Pieces, uint16_t, uint2> reading(const Plan& p, int layer, int half) {
+    return {p.inner + blockIdx.x % p.copies * p.inner_copy + inner_at(p, layer, half), p.inner_pitch[half],
+            p.rows};
+  }
+  uint2 v[S::kSets][Pieces];
+  __device__ void begin(const Plan& p, const Inputs<S>& in, int layer, int half) {
+    reading(p, layer, half).begin(in, v);
+  }
+  __device__ void end(const Plan& p, const Inputs<S>& in, int layer, int half, const Self&,
+                      uint2 (&x)[S::kSets][Pieces]) {
+    reading(p, layer, half).end(in, v);
 #pragma unroll
-  for (int set = 0; set < S::kSets; ++set)
+    for (int set = 0; set < S::kSets; ++set)
 #pragma unroll
-    for (int n = 0; n < Pieces; ++n)
-      if (!in.inside(n)) x[set][n] = make_uint2(0, 0);
-  note(layer, 1 + 2 * half, kWordsSeen), note(layer, 1 + 2 * half, kNormed);
-}
+      for (int n = 0; n < Pieces; ++n) x[set][n] = in.inside(n) ? v[set][n] : make_uint2(0, 0);
+    note(layer, 1 + 2 * half, kWordsSeen), note(layer, 1 + 2 * half, kNormed);
+  }
+};
 
 #endif
 

@@ -259,17 +259,41 @@ void drain(cudaStream_t stream, const std::string& what) {
   must(cudaStreamSynchronize(stream), what);
 }
 
+// All that a step changes.
+std::vector<std::vector<uint8_t>> state_of(const Stack& stack) {
+  std::vector<std::vector<uint8_t>> all{stack.x->all()};
+  for (const auto& l : stack.layers) all.push_back(l->sum.all());
+  return all;
+}
+
+// What a race spoils now and then: many times the same step.
+void check_often(Dtype dtype) {
+  const std::string group = std::string("often ") + name_of(dtype);
+  if (!wanted("often", dtype)) return;
+  constexpr int kTimes = 50;
+  for (const int64_t rows : {1, 4, 8}) {
+    const Stack stack(dtype, {rows, 1152, 2304, 2, 4608, 2, true});
+    std::vector<std::vector<uint8_t>> first;
+    int different = 0;
+    for (int i = 0; i < kTimes; ++i) {
+      stack.reset();
+      must(stack_step(stack.step, nullptr), group);
+      drain(nullptr, group);
+      if (i == 0)
+        first = state_of(stack);
+      else
+        different += state_of(stack) != first;
+    }
+    expect(different == 0, group, stack.name() + text(" %d of %d steps differ", different, kTimes));
+  }
+}
+
 // Steps one after the other, and as a graph that is replayed: the same bits.
 void check_graph(Dtype dtype) {
   const std::string group = std::string("graph ") + name_of(dtype);
   if (!wanted("graph", dtype)) return;
   constexpr int kSteps = 5;
   const Stack stack(dtype, {2, 384, 384, 2, 1536, 6, true});
-  const auto state = [&] {
-    std::vector<std::vector<uint8_t>> all{stack.x->all()};
-    for (const auto& l : stack.layers) all.push_back(l->sum.all());
-    return all;
-  };
   cudaStream_t stream = nullptr;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
@@ -277,7 +301,7 @@ void check_graph(Dtype dtype) {
   for (int i = 0; i < kSteps; ++i) must(stack_step(stack.step, stream), group);
   drain(stream, group);
   expect(stack.counted(kSteps), group, "the counts after some steps");
-  const auto first = state();
+  const auto first = state_of(stack);
   stack.reset();
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), group);
   must(stack_step(stack.step, stream), group);
@@ -286,7 +310,7 @@ void check_graph(Dtype dtype) {
   for (int i = 0; i < kSteps; ++i) must(cudaGraphLaunch(replay, stream), group);
   drain(stream, group);
   expect(stack.counted(kSteps), group, "the counts after replays");
-  expect(state() == first, group, "replays differ");
+  expect(state_of(stack) == first, group, "replays differ");
   must(cudaGraphExecDestroy(replay), group), must(cudaGraphDestroy(graph), group);
   must(cudaStreamDestroy(stream), group);
 }
@@ -372,6 +396,8 @@ int main(int count, char** arguments) {
   must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "a device");
   if (major != 9) return std::printf("skipped: needs compute capability 9.0\n"), 77;
   check_refusals();
-  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) check_graph(dtype), check_nan(dtype), check_all(dtype);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) {
+    check_graph(dtype), check_nan(dtype), check_all(dtype), check_often(dtype);
+  }
   finish();
 }

@@ -218,16 +218,19 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values(Rows{2, 1, 4}, Rows{3, 67, 37}, Rows{2, 130, 384}, Rows{1, 257, 1152},
                                      Rows{2, 9, 1000}, Rows{5, 300, 64}, Rows{2, 5, 4096}, Rows{1, 3, 3840},
                                      Rows{3, 70, 1500}, Rows{2, 33, 2048}, Rows{2, 3001, 1152},
-                                     Rows{1, 2500, 776}),
+                                     Rows{1, 2500, 776}, Rows{2, 1, 1152}, Rows{400, 3, 392}),
                      testing::Values(Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kFloat, at::kBFloat16},
                                      Dtypes{at::kFloat, at::kHalf}, Dtypes{at::kBFloat16, at::kBFloat16})));
 
 // A gradient for one of the two results alone.
-TEST(GpuNormGradients, OfOneOfTheTwo) {
+class GpuNormGradients : public testing::TestWithParam<std::int64_t> {};
+
+TEST_P(GpuNormGradients, OfOneOfTheTwo) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   at::manual_seed(7);
-  const Tensors made{at::randn({2, 33, 48}).cuda(), at::randn({2, 33, 48}).cuda(), at::randn({2, 48}).cuda(),
-                     at::randn({2, 48}).cuda(), at::randn({2, 48}).cuda()};
+  const std::int64_t d = GetParam();
+  const Tensors made{at::randn({2, 33, d}).cuda(), at::randn({2, 33, d}).cuda(), at::randn({2, d}).cuda(),
+                     at::randn({2, d}).cuda(), at::randn({2, d}).cuda()};
   for (const bool of_sum : {true, false}) {
     const auto slopes = [&](at::ScalarType dtype) {
       const Tensors in = leaves(made, dtype);
@@ -241,6 +244,30 @@ TEST(GpuNormGradients, OfOneOfTheTwo) {
           << i << (of_sum ? " of the sum" : " of the norm");
   }
 }
+
+// Rows that do not begin where the copy engine can.
+TEST_P(GpuNormGradients, OfTensorsThatBeginAnywhere) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const std::int64_t d = GetParam();
+  const auto slopes = [&](bool shifted) {
+    at::manual_seed(7);
+    Tensors in;
+    for (const std::vector<std::int64_t>& shape :
+         {std::vector<std::int64_t>{2, 33, d}, {2, 33, d}, {2, d}, {2, d}, {2, d}}) {
+      const at::Tensor drawn = at::randn(shape).cuda(), longer = at::empty({drawn.numel() + 1}).cuda();
+      at::Tensor place = longer.narrow(0, shifted ? 1 : 0, drawn.numel()).view(shape);
+      place.copy_(drawn);
+      in.push_back(place.detach().requires_grad_());
+    }
+    const auto [sum, out] = gated_add_norm(in[0], in[1], in[2], 1.0, in[3], in[4], 1e-6);
+    return torch::autograd::grad({sum.square().sum() + out.square().sum()}, in);
+  };
+  const Tensors there = slopes(false), elsewhere = slopes(true);
+  for (std::size_t i = 0; i < there.size(); ++i)
+    EXPECT_LT((there[i] - elsewhere[i]).norm().item<double>(), 1e-5 * there[i].norm().item<double>()) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, GpuNormGradients, testing::Values(48, 1152));
 
 // ---- branches: a stream that waits for its sum, a norm, products ----
 
