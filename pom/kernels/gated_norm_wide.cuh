@@ -33,8 +33,8 @@ constexpr int64_t kWideFrom = 384;
 inline bool wide_rows(const RowSizes& s) {
   return s.width > kWideFrom && s.width <= kWideColumns * kWideThreads && s.width % 8 == 0;
 }
-// Parts of the sums over rows, of the sizes alone. As many blocks as 132 processors hold at once take all
-// rows.
+// Parts of the sums over rows, of the sizes alone: no more blocks than 132 processors hold at once, three of
+// up to 320 threads each.
 inline int gated_parts(const RowSizes& s) {
   const int64_t blocks = 132 * (s.width <= 1280 ? 3 : 2);
   return wide_rows(s) ? row_parts(s, blocks) : norm_parts(s);

@@ -13,6 +13,8 @@ struct Rows {
   int threads() const { return team == 32 ? kThreads : team; }  // of a block
 };
 
+constexpr int64_t kManyBlocks = 4096;  // where there are no sums over rows
+
 // A block walks its rows team by team, so that many blocks of few rows are what keeps a GPU busy. Where
 // there are no sums over rows, parts cost nothing.
 inline int row_parts(const RowSizes& s, int64_t enough) {
@@ -28,7 +30,6 @@ inline Rows rows_of(const RowSizes& s, int held, int parts) {
   const int team = static_cast<int>((s.width + 32 * held - 1) / (32 * held)) * 32;
   return {s.tokens, s.width, (s.tokens + parts - 1) / parts, parts, team};
 }
-constexpr int64_t kManyBlocks = 4096;  // where there are no sums
 // Calls f.template operator()<V, Vectors>(): a thread holds Vectors times V values of a row, as many as leave
 // few of the team's places empty. `fours`: whether tensors can be read and written by four values.
 template <class F>

@@ -1,7 +1,7 @@
 // One block on each processor, for the whole step. A layer has four phases: the mixer's two products with
 // what makes o of them, its product with `out`, and the two of the feed-forward. In each a block has some
 // lines (rows of the weights). Three warps copy them: what a block will need, and in which order, is known
-// beforehand, so that they wait for nothing but room in the ring of shared memory and the memory never rests.
+// beforehand, so that they wait for nothing but room in the ring of shared memory and copies on their way.
 // Twelve warps share the inputs of every line, 32 at a time: eight lines in one read of each thread, which is
 // a whole operand of the tensor cores as it comes (stack_step_rows.cuh says how), against the rows, which
 // they keep in registers for a phase. The warps' sums meet in shared memory. What a layer needs of the code
@@ -9,7 +9,7 @@
 //
 // Values go from block to block as they are, written and read whole. Every layer has its own place for them,
 // where before the step all bits are set, which is no value: who needs one reads it until it is another. So
-// there is no other barrier between blocks, no fence and no atomic, nothing is written twice, and a phase
+// there is no other barrier between blocks, no fence and no atomic, no place is written twice, and a phase
 // begins one way through the cache after the one before ended. That way is most of its time; hence all of a
 // row is asked for at once, in whole sectors, and rows stand there twice, for different blocks.
 //

@@ -139,8 +139,8 @@ __device__ __forceinline__ void give_slot(const Plan& p, const Self& self, Walk&
 // Slots are read into registers while the rows are still on their way, as far as there is room for them; what
 // is given back so makes room in the ring, too. More is not better: with one row, all four chunks of a narrow
 // phase or all slots of a wide one took longer, though without copies the step was faster then, because a
-// full ring keeps copies back while words travel. Nor must fragments spill: the stack lies behind the same
-// queues (1.8 times the reading of the weights instead of 1.36).
+// full ring keeps copies back while words travel. Nor must fragments spill: what does goes through the same
+// queues (1.8 times the reading of the weights instead of 1.35).
 
 // A line in one chunk: some slots at a time (a round), so that their reads wait together. Where there is no
 // slot any more zeros stand for it, and no use is made of them.
@@ -213,7 +213,8 @@ __device__ __forceinline__ void multiply_short(const Plan& p, const Inputs<S>& i
   }
 }
 
-// In more chunks: some before the rows are there, and each further one when one of these is done.
+// In more chunks: where all are whole some before the rows are there, and each further one when one of these
+// is done.
 template <class In, int Chunks, int Groups, class S, int Pieces, class Rows>
 __device__ __forceinline__ void multiply_long(const Plan& p, const Inputs<S>& in, const Slice& slice,
                                               const Self& self, int layer, int half, Walk& walk,

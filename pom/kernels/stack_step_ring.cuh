@@ -1,5 +1,5 @@
 // The step of a stack, first part: what the host lays down for the kernel, what a block keeps in shared
-// memory, and the ring of weights with the warp that fills it. Letters as in stack_step.h.
+// memory, and the ring of weights with the warps that fill it. Letters as in stack_step.h.
 #pragma once
 
 #include <cstdint>

@@ -167,11 +167,11 @@ Values means_of(const MixerSizes& s, const Values& ho) {
   return H;
 }
 
-// In bf16 the normal distribution comes from a tanh that is off by 2^-11, and a polynomial by 5.2e-5: `off`
-// is what that makes of each gradient.
+// In bf16 the normal distribution is half of a tanh that is off by 2^-11, and by 5.2e-5 for its polynomial:
+// `off` is what that makes of each gradient.
 Values means_gradient(const MixerSizes& s, const Values& ho, const Values& dH, Values* off) {
   const int64_t kD = s.features();
-  const double below = s.dtype == Dtype::bf16 ? 0.5 * (0x1p-11 + 5.2e-5) : 0;  // of the distribution
+  const double below = s.dtype == Dtype::bf16 ? 0x1p-12 + 5.2e-5 : 0;  // of the distribution
   Values dho(ho.size());
   off->assign(ho.size(), 0);
   for (int64_t row = 0; row < s.batch * s.tokens; ++row)

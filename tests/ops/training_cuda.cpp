@@ -222,9 +222,9 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kFloat, at::kBFloat16},
                                      Dtypes{at::kFloat, at::kHalf}, Dtypes{at::kBFloat16, at::kBFloat16})));
 
-// A gradient for one of the two results alone.
 class GpuNormGradients : public testing::TestWithParam<std::int64_t> {};
 
+// A gradient for one of the two results alone.
 TEST_P(GpuNormGradients, OfOneOfTheTwo) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   at::manual_seed(7);
