@@ -3,10 +3,11 @@
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/product_cuda.cu
 //   pom/kernels/product*.cu pom/kernels/fold.cu pom/kernels/stream.cu -lcublasLt -o product_bench
 //   (no -lcublasLt where there is no cublasLt.h)
-//   ./product_bench [rows ...]
+//   ./product_bench [--alone MS] [rows ...]
 // M rows, K inputs, N outputs. Medians of interleaved repetitions after a warm-up, each of several launches
 // one behind the other as in a network, inputs and outputs rotating over three buffers; a star marks the tile
-// that choose_product_tile takes.
+// that choose_product_tile takes. With --alone a candidate has the GPU for so many milliseconds and its time
+// is that of the second half: then its clock is the one that its own power leaves it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -35,6 +36,7 @@ using namespace pom::kernels;
 
 constexpr int kBuffers = 3, kRepetitions = 20;
 cudaStream_t stream = nullptr;
+double alone = 0;            // milliseconds for each candidate by itself; 0: in turns
 constexpr double kHang = 5;  // seconds after which a kernel counts as hanging
 
 void must(cudaError_t status, const char* what) {
@@ -145,13 +147,25 @@ void warm_up(Candidate& c) {
   if (c.refused) return;
   capture(c, kBuffers);
   time_of(c);
-  capture(c, static_cast<int>(std::clamp(400 / time_of(c), 3.0, 90.0)));
+  capture(c, static_cast<int>(std::clamp((alone > 0 ? 8000 : 400) / time_of(c), 3.0, 90.0)));
   time_of(c);
+}
+
+// Repetitions for so many milliseconds; those of the second half are kept.
+void hold(Candidate& c) {
+  const double launches = 1e3 * alone / (time_of(c) * c.launches);
+  for (int i = 0; i < launches; ++i) {
+    const double time = time_of(c);
+    if (2 * i >= launches) c.times.push_back(time);
+  }
 }
 
 void measure(std::vector<Candidate>& candidates, int repetitions = kRepetitions) {
   for (Candidate& c : candidates) warm_up(c);
-  for (int repetition = 0; repetition < repetitions; ++repetition)
+  if (alone > 0)
+    for (Candidate& c : candidates)
+      if (!c.refused) hold(c);
+  for (int repetition = 0; alone == 0 && repetition < repetitions; ++repetition)
     for (Candidate& c : candidates)
       if (!c.refused) c.times.push_back(time_of(c));
   for (Candidate& c : candidates) {
@@ -362,7 +376,7 @@ void time_narrow(Dtype dtype, int64_t batch, int64_t tokens, int64_t d) {
     return product_store(p, {Activation::none, Dtype::bf16, in.out[buffer]}, stream);
   });
   time_tail(in, "residual", cublas, algorithm, [&](const Product& p, int buffer) {
-    return product_residual(p, {Dtype::fp32, x[buffer], gate, d}, stream);
+    return product_residual(p, {x[buffer], gate, d}, stream);
   });
 }
 
@@ -414,9 +428,14 @@ int main(int count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (!product_device()) return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
   must(cudaStreamCreate(&stream), "a stream");
-  std::vector<int64_t> all{1024, 4096, 9216, 16384, 65536};
-  if (count > 1) all.clear();
-  for (int i = 1; i < count; ++i) all.push_back(std::atoll(arguments[i]));
+  std::vector<int64_t> all;
+  for (int i = 1; i < count; ++i) {
+    if (std::string(arguments[i]) == "--alone" && i + 1 < count)
+      alone = std::atof(arguments[++i]);
+    else
+      all.push_back(std::atoll(arguments[i]));
+  }
+  if (all.empty()) all = {1024, 4096, 9216, 16384, 65536};
   std::printf("cuBLASLt: %s\n", POM_BENCH_CUBLAS ? "the best of up to 16 algorithms" : "not found");
   std::printf("   rows     N     K  dtype tail      tile            us  TFLOP/s  / cuBLAS\n");
   for (const int64_t rows : all) {

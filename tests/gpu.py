@@ -394,6 +394,10 @@ def paper_bench(machine: Machine) -> list[object]:
     return [sys.executable, ROOT / "bench" / "paper_cuda.py", *page, *([] if machine.full else quick)]
 
 
+def decode_bench(machine: Machine) -> list[object]:
+    return [sys.executable, ROOT / "bench" / "decode_cuda.py"]
+
+
 def items() -> dict[str, Item]:
     """Everything, in the order in which it runs."""
     found: dict[str, Item] = {"build/configure": configure, "build/compile": compile_all}
@@ -418,6 +422,7 @@ def items() -> dict[str, Item]:
     found["bench/operator-causal"] = bench(
         pom_bench("operator", "--mask", "causal", folder="operator-causal"), 300
     )
+    found["bench/decode"] = bench(decode_bench, 120)
     found["bench/paper"] = bench(paper_bench, 590)
     return found
 

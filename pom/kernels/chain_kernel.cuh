@@ -504,7 +504,7 @@ struct Worker {
   __device__ __forceinline__ void sums(Acc& acc, const ProductShape& s, const ChainPhase& p,
                                        const TilePlace& at) const {
     using Sums = SumsTailOf<In, Order>;
-    const typename Sums::Params params{p.affine, {c.tokens, c.tokens, 1}, nullptr, p.partial, nullptr};
+    const typename Sums::Params params{p.affine, {c.tokens, c.tokens, 1}, nullptr, p.partial};
     const int slot = at.row / kTileRows + at.row / c.tokens;
     if constexpr (Order == 2) {
       static_assert(Sums::kOwed == kOwed);

@@ -119,12 +119,12 @@ ProductTile product_tile(int index) {
 }
 
 // The longest share of any processor in units of work; a narrow tile pays more for its loads.
-int choose_product_tile(const ProductSizes& s, int count, int widest) {
+int choose_product_tile(const ProductSizes& s, int count) {
   int best = 1;
   double least = 0;
   for (int i = 0; i < product_tiles(); ++i) {
     const ProductTile t = kTiles[i];
-    if (!product_tile_fits(s, i) || t.columns > widest) continue;
+    if (!product_tile_fits(s, i)) continue;
     const int64_t rows = (s.rows() + t.above * t.rows - 1) / (t.above * t.rows);
     const int64_t tiles = rows * ((s.outputs + t.beside * t.columns - 1) / (t.beside * t.columns));
     const int64_t slots = std::max(1, count / (t.above * t.beside));
@@ -139,9 +139,9 @@ bool product_tile_fits(const ProductSizes& s, int index) {
   return s.outputs % 32 == 0 || kTiles[index].columns % 32 != 0;
 }
 
-int tile_of(const Product& p, bool dealt, int widest) {
-  if (p.tile <= 0) return choose_product_tile(p.sizes, processors(), widest);
-  if (p.tile > product_tiles() || kTiles[p.tile - 1].columns > widest) return -1;
+int tile_of(const Product& p, bool dealt) {
+  if (p.tile <= 0) return choose_product_tile(p.sizes, processors());
+  if (p.tile > product_tiles()) return -1;
   return !dealt || product_tile_fits(p.sizes, p.tile - 1) ? p.tile - 1 : -1;
 }
 

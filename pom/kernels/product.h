@@ -42,9 +42,8 @@ struct ProductTile {
 };
 int product_tiles();
 ProductTile product_tile(int index);
-bool product_tile_fits(const ProductSizes& sizes, int index);  // N a multiple of 32 but for one of them
-int choose_product_tile(const ProductSizes& sizes, int processors, int widest = 192);  // an index
-constexpr int kResidualWidest = 144;  // columns of a tile that product_residual has registers for
+bool product_tile_fits(const ProductSizes& sizes, int index);        // N a multiple of 32 but for one of them
+int choose_product_tile(const ProductSizes& sizes, int processors);  // an index
 
 // Rows in runs that share a value: run(r) = (r / tokens) * runs + (r % tokens) / run_tokens, with
 // runs = ceil(tokens / run_tokens) of a sequence.
@@ -82,13 +81,11 @@ struct GateTail {
 };
 cudaError_t product_gate(const Product& product, const GateTail& tail, cudaStream_t stream);
 
-// x += gate[sequence] * (a w^T + bias), in place; y, where given, gets a w^T + bias in `dtype`.
+// x += gate[sequence] * (a w^T + bias), in place.
 struct ResidualTail {
-  Dtype x_dtype = Dtype::fp32;  // nothing else yet
-  void* x = nullptr;            // (rows, N)
+  float* x = nullptr;           // (rows, N)
   const float* gate = nullptr;  // (batch, N), rows gate_stride apart
   int64_t gate_stride = 0;
-  void* y = nullptr;
 };
 cudaError_t product_residual(const Product& product, const ResidualTail& tail, cudaStream_t stream);
 
@@ -106,7 +103,6 @@ struct SumsTail {
   Runs runs;
   const uint8_t* visible = nullptr;  // (rows) or null: rows that count
   float* partial = nullptr;          // (sums_slots, N)
-  void* before = nullptr;            // (rows, N): a w^T + bias in the order of w and in `dtype`, or null
 };
 int64_t sums_slots(const ProductSizes& sizes, const Runs& runs);
 cudaError_t product_sums(const Product& product, const SumsTail& tail, cudaStream_t stream);

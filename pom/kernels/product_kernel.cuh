@@ -343,6 +343,6 @@ inline bool aligned_to(const void* p, uintptr_t bytes) {
 }
 
 // The tile asked for, or the best for the sizes; an index. -1 where the sizes do not allow the one asked for.
-int tile_of(const Product& product, bool dealt, int widest = 192);
+int tile_of(const Product& product, bool dealt);
 
 }  // namespace pom::kernels

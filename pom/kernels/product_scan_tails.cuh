@@ -185,7 +185,7 @@ struct ScanTailOf {
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     constexpr int kGroups = Traits::TN / 8;
-    Sums::template products<false, Traits>(acc, s, at, {p.affine, {}, nullptr, nullptr, nullptr});
+    Sums::template products<Traits>(acc, s, at, p.affine);
     at.sync();  // the biases have been read
     if (at.row / p.tokens == (min(at.row + Traits::TM, s.rows) - 1) / p.tokens)
       scan<true, Traits>(acc, at, p);

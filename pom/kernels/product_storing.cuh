@@ -122,6 +122,14 @@ __device__ __forceinline__ float prepared_row(const ProductShape& s, const TileP
     return row_scale_of<typename Traits::In>(f, min(at.row_of(mm, half), s.rows - 1), true);
 }
 template <class Traits>
+__device__ __forceinline__ void prepared_rows(float (&scales)[Traits::MM][2], const ProductShape& s,
+                                              const TilePlace& at, const Affine& f) {
+#pragma unroll
+  for (int mm = 0; mm < Traits::MM; ++mm)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) scales[mm][half] = prepared_row<Traits>(s, at, f, mm, half);
+}
+template <class Traits>
 __device__ __forceinline__ float2 prepared(const TilePlace& at, int row, int j) {
   return *reinterpret_cast<const float2*>(at.shared + row * Traits::TN + at.offset_of<Traits::kDealt>(j));
 }
@@ -282,10 +290,7 @@ __device__ __forceinline__ void store_tile(float (&acc)[Traits::MM][Traits::TN /
   using In = typename Traits::In;
   constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
   float scales[MM][2];
-#pragma unroll
-  for (int mm = 0; mm < MM; ++mm)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) scales[mm][half] = prepared_row<Traits>(s, at, affine, mm, half);
+  prepared_rows<Traits>(scales, s, at, affine);
   const std::conditional_t<Traits::kDealt, DealtRows<Traits, Out, Passing>, PairRows<Traits, Out>> rows(
       out, s, at);
 #pragma unroll

@@ -8,8 +8,7 @@ template <class In, int Order, int TN, int Beside>
 cudaError_t sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
   static_assert(TN % sums_block(Order) == 0);
   using Tail = SumsTailOf<In, Order>;
-  const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs), t.visible, t.partial,
-                                     static_cast<Wide<In>*>(t.before)};
+  const typename Tail::Params params{affine_of(p), run_shape(p.sizes, t.runs), t.visible, t.partial};
   return launch_product<ProductTraits<In, kTileRows, TN, Beside, false>, Tail>(p, params, stream);
 }
 
@@ -39,7 +38,6 @@ cudaError_t sums_of_order(const Product& p, const SumsTail& t, cudaStream_t stre
 cudaError_t product_sums(const Product& p, const SumsTail& t, cudaStream_t stream) {
   if (!product_supported(p) || !t.partial || !sums_order(t.order)) return cudaErrorNotSupported;
   if (p.sizes.outputs % (8 * t.order) != 0) return cudaErrorNotSupported;
-  if (!(aligned_to(t.before, 4))) return cudaErrorMisalignedAddress;
   if (p.sizes.rows() == 0) return cudaSuccess;
   return with_input(p.dtype, [&]<class In>() { return sums_of_order<In>(p, t, stream); });
 }

@@ -24,7 +24,6 @@ struct SumsTailOf {
     RunShape runs;
     const uint8_t* visible;
     float* partial;
-    Wide<In>* before;  // in the kernel's own order of columns
   };
 
   // Of order 2, which has most use, GELU leaves a factor of its result to the end.
@@ -43,17 +42,14 @@ struct SumsTailOf {
   }
 
   // The factors of each feature become their running products, in place.
-  template <bool Before, class Traits, class Acc>
-  __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
+  template <class Traits, class Acc>
+  __device__ static void products(Acc& acc, const ProductShape& s, const TilePlace& at,
+                                  const Affine& affine) {
     constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
     float scales[MM][2];
-#pragma unroll
-    for (int mm = 0; mm < MM; ++mm)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) scales[mm][half] = prepared_row<Traits>(s, at, p.affine, mm, half);
+    prepared_rows<Traits>(scales, s, at, affine);
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const int c = at.column + at.offset_of<false>(j);
       const ColumnPair<Traits> column(at, j);
 #pragma unroll
       for (int mm = 0; mm < MM; ++mm)
@@ -61,10 +57,6 @@ struct SumsTailOf {
         for (int half = 0; half < 2; ++half) {
           float* v = &acc[mm][4 * j + 2 * half];
           const float2 y = column.of(v[0], v[1], scales[mm][half], kFactor);
-          const int row = at.row_of(mm, half);
-          if constexpr (Before)
-            store_pair(p.before, row, row < s.rows, c, s.columns,
-                       pack_pair<Wide<In>>(make_float2(y.x * (1 / kFactor), y.y * (1 / kFactor))));
           v[0] = kOwed * factor(y.x), v[1] = kOwed * factor(y.y);
           running_products<Traits>(acc, j, mm, half);
         }
@@ -84,10 +76,7 @@ struct SumsTailOf {
   __device__ static void row_sums(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
     constexpr int MM = Traits::MM, kGroups = Traits::TN / 8;
     float scales[MM][2];
-#pragma unroll
-    for (int mm = 0; mm < MM; ++mm)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) scales[mm][half] = prepared_row<Traits>(s, at, p.affine, mm, half);
+    prepared_rows<Traits>(scales, s, at, p.affine);
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       const ColumnPair<Traits> column(at, j);
@@ -205,15 +194,12 @@ struct SumsTailOf {
     const int from = p.runs.of(at.row), to = p.runs.of(last);
     const bool all = from == to && last == at.row + TM - 1 && !p.visible;
     if constexpr (Order == 2)
-      if (all && !p.before) {
+      if (all) {
         row_sums<Traits>(acc, s, at, p);
         at.sync();  // the biases have been read
         return sum<true, Traits, true>(acc, s, at, p, 0, 0, tile + from);
       }
-    if (p.before)
-      products<true, Traits>(acc, s, at, p);
-    else
-      products<false, Traits>(acc, s, at, p);
+    products<Traits>(acc, s, at, p.affine);
     at.sync();
     if (all) return sum<true, Traits>(acc, s, at, p, 0, 0, tile + from);
     for (int run = from; run <= to; ++run) {

@@ -142,7 +142,6 @@ struct ResidualTailOf {
     const float* gate;
     int64_t gate_stride;
     int tokens;
-    Wide<In>* y;
   };
   __device__ static bool one_sequence(const ProductShape& s, const TilePlace& at, const Params& p, int TM) {
     return at.row / p.tokens == (min(at.row + TM, s.rows) - 1) / p.tokens;
@@ -151,92 +150,39 @@ struct ResidualTailOf {
   __device__ static void prepare(const ProductShape& s, const TilePlace& at, const Params& p) {
     const float* gate = p.gate + at.row / p.tokens * p.gate_stride;
     prepare_columns<Traits>(s, at, p.affine, one_sequence(s, at, p, Traits::TM) ? gate : nullptr);
-    static_assert(Traits::TM == kWarpgroup);
-    const int row = at.row + at.thread;  // the tile of x comes into the cache while we multiply
-    if (row >= s.rows) return;
-    for (int c = at.column; c < min(at.column + Traits::TN, s.columns); c += 32)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(p.x + static_cast<int64_t>(row) * s.columns + c));
   }
-  // Groups of columns whose reads are under way together: as many as the registers allow.
-  template <class Traits>
-  static constexpr int kTogether = Traits::TN == 144   ? (kScaled<In> ? 3 : 6)
-                                   : kScaled<In>       ? 4
-                                   : Traits::TN == 128 ? 8
-                                                       : Traits::TN / 8;
-
-  // With One the whole tile is of one sequence.
+  // x += v by the cache itself, so that x does not come here. A place has one addition in a kernel: there is
+  // no order that its value could depend on.
+  __device__ static void add_to(float* x, float2 v) {
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(x), "f"(v.x), "f"(v.y) : "memory");
+  }
+  // With One the whole tile is of one sequence. Columns are not dealt out: a quad's four pairs are the 32
+  // bytes that the cache adds to at a time.
   template <bool One, class Traits, class Acc>
   __device__ static void run(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    constexpr int MM = Traits::MM, kGroups = Traits::TN / 8, kSome = kTogether<Traits>;
-    static_assert(kGroups % kSome == 0);
+    static_assert(!Traits::kDealt);
 #pragma unroll
-    for (int first = 0; first < kGroups; first += kSome)
+    for (int mm = 0; mm < Traits::MM; ++mm)
 #pragma unroll
-      for (int mm = 0; mm < MM; ++mm) {
-        float2 values[2][kSome];
+      for (int half = 0; half < 2; ++half) {
+        const int row = at.row_of(mm, half);
+        if (row >= s.rows) continue;
+        float* const x = p.x + static_cast<int64_t>(row) * s.columns;
+        const float* const gates = p.gate + row / p.tokens * p.gate_stride;
+        const float scale = prepared_row<Traits>(s, at, p.affine, mm, half);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) read<Traits>(values[half], s, at, p, mm, half, first);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = min(at.row_of(mm, half), s.rows - 1);
-          const float scale = prepared_row<Traits>(s, at, p.affine, mm, half);
-#pragma unroll
-          for (int g = 0; g < kSome; ++g) {
-            const float* v = &acc[mm][4 * (first + g) + 2 * half];
-            const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
-            const float2 y = ColumnPair<Traits>(at, first + g).of(v[0], v[1], scale);
-            const float2 gate = One             ? prepared<Traits>(at, 2, first + g)
-                                : c < s.columns ? pair_at(p.gate + row / p.tokens * p.gate_stride, c)
-                                                : make_float2(0, 0);
-            float2& x = values[half][g];
-            x = make_float2(fmaf(gate.x, y.x, x.x), fmaf(gate.y, y.y, x.y));
-          }
-          write<Traits>(values[half], s, at, p, mm, half, first);
+        for (int j = 0; j < Traits::TN / 8; ++j) {
+          const int c = at.column + at.offset_of<false>(j);
+          if (c >= s.columns) continue;
+          const float* const v = &acc[mm][4 * j + 2 * half];
+          const float2 y = ColumnPair<Traits>(at, j).of(v[0], v[1], scale);
+          const float2 gate = One ? prepared<Traits>(at, 2, j) : pair_at(gates, c);
+          add_to(x + c, make_float2(gate.x * y.x, gate.y * y.y));
         }
       }
   }
-  // A row's pairs of some groups: eight columns in a row where they are dealt out, else pairs apart.
-  template <class Traits, int Count>
-  __device__ static void read(float2 (&values)[Count], const ProductShape& s, const TilePlace& at,
-                              const Params& p, int mm, int half, int first) {
-    const int row = at.row_of(mm, half);
-    const float* const x = p.x + static_cast<int64_t>(row) * s.columns;
-#pragma unroll
-    for (int g = 0; g < Count; g += Traits::kDealt ? 4 : 1) {
-      const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
-      if (row >= s.rows || c >= s.columns) continue;
-      if constexpr (Traits::kDealt) {
-        const float4 low = *reinterpret_cast<const float4*>(x + c);
-        const float4 high = *reinterpret_cast<const float4*>(x + c + 4);
-        values[g] = make_float2(low.x, low.y), values[g + 1] = make_float2(low.z, low.w);
-        values[g + 2] = make_float2(high.x, high.y), values[g + 3] = make_float2(high.z, high.w);
-      } else {
-        values[g] = *reinterpret_cast<const float2*>(x + c);
-      }
-    }
-  }
-  template <class Traits, int Count>
-  __device__ static void write(const float2 (&values)[Count], const ProductShape& s, const TilePlace& at,
-                               const Params& p, int mm, int half, int first) {
-    const int row = at.row_of(mm, half);
-    float* const x = p.x + static_cast<int64_t>(row) * s.columns;
-#pragma unroll
-    for (int g = 0; g < Count; g += Traits::kDealt ? 4 : 1) {
-      const int c = at.column + at.offset_of<Traits::kDealt>(first + g);
-      if (row >= s.rows || c >= s.columns) continue;
-      if constexpr (Traits::kDealt) {
-        *reinterpret_cast<float4*>(x + c) =
-            make_float4(values[g].x, values[g].y, values[g + 1].x, values[g + 1].y);
-        *reinterpret_cast<float4*>(x + c + 4) =
-            make_float4(values[g + 2].x, values[g + 2].y, values[g + 3].x, values[g + 3].y);
-      } else {
-        *reinterpret_cast<float2*>(x + c) = values[g];
-      }
-    }
-  }
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const ProductShape& s, const TilePlace& at, const Params& p) {
-    if (p.y) store_tile<Traits>(acc, s, at, p.affine, p.y, Plain());
     if (one_sequence(s, at, p, Traits::TM))
       run<true, Traits>(acc, s, at, p);
     else

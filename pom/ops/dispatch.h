@@ -39,6 +39,10 @@ constexpr const char* mixer_select =
     "-> Tensor";
 constexpr const char* mixer_scan =
     "mixer_scan(Tensor x, " POM_WEIGHTS ", int order, Tensor sum, Tensor count) -> (Tensor, Tensor)";
+// Five matrices of every block (ho, se, ag, up, down), and as many biases.
+constexpr const char* stack_step =
+    "stack_step(Tensor(a!) x, Tensor[] weights, Tensor?[] biases, Tensor modulation, Tensor(b!) sums, "
+    "Tensor(c!) count, int order, float eps=1e-6) -> bool";
 constexpr const char* set_path = "set_path(int path) -> int";
 }  // namespace schema
 

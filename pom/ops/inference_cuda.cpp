@@ -134,9 +134,9 @@ kernels::Product product_of(const Rows& a, const Matrix& w) {
 // its weights were made, it reads them early. `rehearse` is like `run` and does no harm.
 using Run = std::function<cudaError_t(const kernels::Product&)>;
 void launch(const char* op, kernels::Product p, const char* kind, cudaStream_t stream, const Run& run,
-            const Run& rehearse, int widest = 192) {
+            const Run& rehearse) {
   if (RelaidWeights::current().frozen()) {
-    tune(p, kind, widest, stream, rehearse);
+    tune(p, kind, stream, rehearse);
     p.steady = detail::capturing(stream);
   }
   check_launch(op, run(p));
@@ -314,16 +314,16 @@ void add_gated(const char* op, at::Tensor& x, const Rows& y, const Matrix& w, co
   queue.settled = false;
   const at::Tensor gate = in_pairs(gates);
   kernels::ResidualTail tail;
-  tail.x = x.mutable_data_ptr(), tail.gate = floats_of(gate), tail.gate_stride = gate.stride(0);
+  tail.x = x.mutable_data_ptr<float>(), tail.gate = floats_of(gate), tail.gate_stride = gate.stride(0);
   const Run run = [&](const kernels::Product& q) { return kernels::product_residual(q, tail, queue.stream); };
   at::Tensor scratch;
   const Run rehearse = [&](const kernels::Product& q) {  // adding up is not to be repeated
     if (!scratch.defined()) scratch = at::zeros_like(x);
     kernels::ResidualTail aside = tail;
-    aside.x = scratch.mutable_data_ptr();
+    aside.x = scratch.mutable_data_ptr<float>();
     return kernels::product_residual(q, aside, queue.stream);
   };
-  launch(op, product_of(y, w), "residual", queue.stream, run, rehearse, kernels::kResidualWidest);
+  launch(op, product_of(y, w), "residual", queue.stream, run, rehearse);
 }
 
 void store(const char* op, const Rows& a, const Matrix& w, kernels::Activation activation, at::Tensor& out,

@@ -8,6 +8,7 @@
 #include "pom/ops/cpu/layer.h"
 #include "pom/ops/dispatch.h"
 #include "pom/ops/full_mask.h"
+#include "pom/ops/stack_step.h"
 
 namespace pom::ops {
 namespace {
@@ -194,6 +195,24 @@ std::tuple<at::Tensor, at::Tensor> scan_meta(const at::Tensor& x, POM_WEIGHT_ARG
   return {like_shape(x), like_shape(sum)};
 }
 
+// On every device: what it is made of knows the difference.
+bool stack_step_op(at::Tensor& x, at::TensorList weights, const c10::List<OptTensor>& biases,
+                   const at::Tensor& modulation, at::Tensor& sums, at::Tensor& count, std::int64_t order,
+                   double eps) {
+  constexpr std::size_t each = 5;
+  check(weights.size() % each == 0 && biases.size() == weights.size(),
+        "stack_step: weights: expected five of each block and as many biases, got ", weights.size(), " and ",
+        biases.size());
+  std::vector<SteppedBlock> blocks;
+  for (std::size_t i = 0; i < weights.size(); i += each) {
+    const auto bias = [&](std::size_t n) { return tensor_of(biases.get(i + n)); };
+    blocks.push_back({{weights[i], bias(0), weights[i + 1], bias(1), weights[i + 2], bias(2)},
+                      {weights[i + 3], bias(3)},
+                      {weights[i + 4], bias(4)}});
+  }
+  return stack_step(x, blocks, modulation, sums, count, order, eps);
+}
+
 std::int64_t set_path_op(std::int64_t wanted) {
   check(wanted >= 0 && wanted <= 2, "set_path: path: expected 0 (automatic), 1 (fused) or 2 (composed), got ",
         wanted);
@@ -211,6 +230,7 @@ TORCH_LIBRARY(pom, m) {
   m.def(schema::mixer_summary);
   m.def(schema::mixer_select);
   m.def(schema::mixer_scan);
+  m.def(schema::stack_step, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, stack_step_op));
   m.def(schema::set_path, set_path_op);
 }
 

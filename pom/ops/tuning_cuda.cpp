@@ -49,9 +49,9 @@ const std::string& device_name() {  // asking takes long
 }
 
 // To be counted up when the kernels change their speed: what was measured before says nothing then.
-constexpr int kRevision = 2;
+constexpr int kRevision = 3;
 
-// "NVIDIA H200 gate bf16 4096x1152x4608 of 7, revision 2": rows, inputs, outputs, and how many tiles there
+// "NVIDIA H200 gate bf16 4096x1152x4608 of 7, revision 3": rows, inputs, outputs, and how many tiles there
 // were to choose from.
 std::string name_of(const kernels::Product& p, const char* kind) {
   return pom::detail::concat(device_name(), " ", kind, " ", dtype_name(p.dtype), " ", p.sizes.rows(), "x",
@@ -59,11 +59,10 @@ std::string name_of(const kernels::Product& p, const char* kind) {
                              ", revision ", kRevision);
 }
 
-std::vector<int> tiles_for(const kernels::Product& p, int widest) {
+std::vector<int> tiles_for(const kernels::Product& p) {
   std::vector<int> tiles;
   for (int i = 0; i < kernels::product_tiles(); ++i)
-    if (kernels::product_tile_fits(p.sizes, i) && kernels::product_tile(i).columns <= widest)
-      tiles.push_back(i + 1);
+    if (kernels::product_tile_fits(p.sizes, i)) tiles.push_back(i + 1);
   return tiles;
 }
 
@@ -95,13 +94,13 @@ int fastest(kernels::Product p, const std::vector<int>& tiles, cudaStream_t stre
 
 }  // namespace
 
-void tune(kernels::Product& p, const char* kind, int widest, cudaStream_t stream,
+void tune(kernels::Product& p, const char* kind, cudaStream_t stream,
           const std::function<cudaError_t(const kernels::Product&)>& run) {
   static const bool off = TileMemory::switched_off();
   if (off) return;
   static TileMemory memory(TileMemory::default_file());
   const std::string name = name_of(p, kind);
-  const std::vector<int> tiles = tiles_for(p, widest);
+  const std::vector<int> tiles = tiles_for(p);
   const std::optional<int> known = memory.find(name);
   if (known && std::ranges::find(tiles, *known) != tiles.end()) {
     p.tile = *known;

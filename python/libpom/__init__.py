@@ -7,6 +7,7 @@ In place of attention, self or cross, whole sequences or a block at a time:
     y = pom(x, mask=libpom.causal)      # the past only; or in blocks, libpom.block_causal(K, window=None)
     y = pom(x, context)                 # cross
     y, state = pom.step(block, state)   # what the causal forms compute, a block of tokens at a time
+    y = decoder.step(token)             # libpom.Decoder: a whole stack of blocks, token by token
 
 And the pictures of a model folder, where the compiled library is there:
 
@@ -14,6 +15,7 @@ And the pictures of a model folder, where the compiled library is there:
 """
 
 from ._version import __version__
+from .decoder import Decoder
 from .engine import Engine
 from .errors import Error
 from .functional import force, has_extension, mixer, mixer_layer, mixer_scan, mixer_select, mixer_summary
@@ -23,6 +25,7 @@ from .state import MixerState
 
 __all__ = [
     "CausalMask",
+    "Decoder",
     "Engine",
     "Error",
     "MixerState",

@@ -39,9 +39,14 @@ def force(path: str) -> Iterator[None]:
             torch.ops.pom.set_path(before[1])
 
 
+def by_library(device: torch.device) -> bool:
+    """Whether operators on this device are the library's."""
+    return not _python and _library.serves(device)
+
+
 def _call(name: str, lead: Tensor, *args: object) -> Tensor | tuple[Tensor, Tensor]:
     """The operator `name` by the library where it serves the device of `lead`, else in plain torch."""
-    if _python or not _library.serves(lead.device):
+    if not by_library(lead.device):
         return getattr(reference, name)(*args)
     op = getattr(torch.ops.pom, name).default
     if torch.compiler.is_compiling():

@@ -36,7 +36,7 @@ def _refuse(arguments: dict, extra: tuple, bias: object) -> None:
         raise Error(f"PoM: {name}: expected {_SIGNATURE}, got an unknown argument {name}{hint}")
 
 
-def _is_plain(linear: nn.Module) -> bool:
+def is_plain(linear: nn.Module) -> bool:
     """Whether a projection is its weight and bias and nothing else, so that the whole layer may be one
     operator. An adapter, a quantised layer, a parametrisation or a hook must run as the module it is."""
     return type(linear) is nn.Linear and not (
@@ -94,7 +94,7 @@ class PoM(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _plain(self) -> bool:
-        return _is_plain(self.ho_proj) and _is_plain(self.se_proj) and _is_plain(self.ag_proj)
+        return is_plain(self.ho_proj) and is_plain(self.se_proj) and is_plain(self.ag_proj)
 
     def forward(
         self,
@@ -153,7 +153,7 @@ class PoM(nn.Module):
         it."""
         state = self.init_state(xc.shape[0]) if state is None else state
         self._check_state("summarize", xc, state)
-        if _is_plain(self.ho_proj):
+        if is_plain(self.ho_proj):
             total = functional.mixer_summary(xc, self.ho_proj.weight, self.ho_proj.bias, self.order, mask)
         else:
             total = reference.summary(self.ho_proj(xc), self.order, mask)
@@ -164,7 +164,7 @@ class PoM(nn.Module):
         self._check_state("select", xq, state)
         H = reference.mean(state.sum, state.count)
         se, ag = self.se_proj, self.ag_proj
-        if _is_plain(se) and _is_plain(ag):
+        if is_plain(se) and is_plain(ag):
             return functional.mixer_select(xq, H, se.weight, se.bias, ag.weight, ag.bias)
         return ag(reference.gate(se(xq), H.unsqueeze(1)))
 

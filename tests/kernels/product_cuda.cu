@@ -420,12 +420,11 @@ std::string sizes_of(const Reference& r, int tile) {
 
 // f(product, tile) for the chosen tile and each that fits; with baselines that live as long.
 template <class F>
-void each_tile(const Reference& r, const F& f, bool any = false, int widest = 192) {
+void each_tile(const Reference& r, const F& f, bool any = false) {
   Scope scope;
   Baselines first;
   for (int tile = 0; tile <= product_tiles(); ++tile) {
     if (tile > 0 && !any && !product_tile_fits(r.sizes(), tile - 1)) continue;
-    if (tile > 0 && product_tile(tile - 1).columns > widest) continue;
     Product p = r.product;
     p.tile = tile;
     f(p, sizes_of(r, tile), &first);
@@ -457,16 +456,6 @@ struct PlainWant {
   const double* c;
   const float* error;
   __device__ Expected operator()(int64_t i) const { return {c[i], error[i]}; }
-};
-struct RelaidWant {  // columns in the order of the relaid weights
-  const double* c;
-  const float* error;
-  const int64_t* rows;
-  int64_t N;
-  __device__ Expected operator()(int64_t i) const {
-    const int64_t at = i / N * N + rows[i % N];
-    return {c[at], error[at]};
-  }
 };
 struct StoreWant {
   const double* c;
@@ -569,14 +558,11 @@ void check_gate(const Reference& r) {
 
 struct ResidualWant {
   const double* c;
-  const float* error;
-  Dtype dtype;
-  const void* x;
-  const float* gate;
+  const float *error, *x, *gate;
   int64_t tokens, stride, N;
   __device__ Expected operator()(int64_t i) const {
-    const double g = gate[i / N / tokens * stride + i % N], before = value_of(dtype, x, i);
-    return {before + g * c[i], fabs(g) * error[i] + 1e-7 * (fabs(before) + fabs(g * c[i]))};
+    const double g = gate[i / N / tokens * stride + i % N], before = x[i];
+    return {before + g * c[i], fabs(g) * error[i] + 6e-8 * (fabs(before) + 2 * fabs(g * c[i]))};
   }
 };
 
@@ -585,27 +571,20 @@ void check_residual(const Reference& r) {
   if (!wanted(group)) return;
   const ProductSizes s = r.sizes();
   const int64_t count = s.rows() * s.outputs, N = s.outputs;
-  for (const Dtype dtype : {Dtype::fp32, Dtype::bf16})
-    for (const bool keep : {false, true}) {
-      Scope scope;
-      const int64_t stride = keep ? N : 3 * N;
-      const Buffer gate(Dtype::fp32, s.batch * stride), initial(dtype, count), x(dtype, count);
-      const Buffer y(wide(r.product.dtype), count);
-      draw(gate, 1.0f), draw(initial, 2.0f);
-      std::vector<Output> outputs{
-          {"x", x, N, ResidualWant{r.c, r.error, dtype, initial.data(), gate.floats(), s.tokens, stride, N},
-           initial}};
-      if (keep) outputs.emplace_back("y", y, N, PlainWant{r.c, r.error});
-      const ResidualTail tail{dtype, x.data(), gate.floats(), stride, keep ? y.data() : nullptr};
-      each_tile(
-          r,
-          [&](const Product& p, const std::string& sizes, Baselines* first) {
-            check(
-                group, text("%s x %s%s", sizes.c_str(), name_of(dtype), keep ? " with y" : ""),
-                [&] { return product_residual(p, tail, nullptr); }, outputs, first, dtype == Dtype::fp32);
-          },
-          false, kResidualWidest);
-    }
+  for (const int64_t stride : {N, 3 * N}) {
+    Scope scope;
+    const Buffer gate(Dtype::fp32, s.batch * stride), initial(Dtype::fp32, count), x(Dtype::fp32, count);
+    draw(gate, 1.0f), draw(initial, 2.0f);
+    const std::vector<Output> outputs{
+        {"x", x, N, ResidualWant{r.c, r.error, initial.floats(), gate.floats(), s.tokens, stride, N},
+         initial}};
+    const ResidualTail tail{x.floats(), gate.floats(), stride};
+    each_tile(r, [&](const Product& p, const std::string& sizes, Baselines* first) {
+      check(
+          group, text("%s gates %d apart", sizes.c_str(), static_cast<int>(stride)),
+          [&] { return product_residual(p, tail, nullptr); }, outputs, first);
+    });
+  }
 }
 
 // The gate of sums of tiles: what fold_sums would have made of them.
@@ -765,7 +744,7 @@ struct Fold {
 };
 
 void check_fold(const Reference& r, const Relaid& relaid, int order, int64_t run_tokens,
-                const uint8_t* visible, const Powers& powers, bool keep) {
+                const uint8_t* visible, const Powers& powers) {
   const ProductSizes s = r.sizes();
   const int64_t N = s.outputs;
   const std::string group = std::string("sums ") + name_of(r.product.dtype);
@@ -773,23 +752,19 @@ void check_fold(const Reference& r, const Relaid& relaid, int order, int64_t run
   const RunSums want = run_sums(s, runs, visible, powers);
   const Buffer partial(Dtype::fp32, sums_slots(s, {run_tokens}) * N);
   const Buffer H(Dtype::fp32, s.batch * runs.runs * N), largest(Dtype::fp32, s.batch);
-  const Buffer before(wide(r.product.dtype), s.rows() * N);
   double* const greatest = static_cast<double*>(arena.take(16 * s.batch));
   for (const Fold fold : {Fold{false, 0}, Fold{true, 0}, Fold{true, 1}, Fold{true, 3}}) {
-    if (fold.causal && (keep || runs.runs == 1)) continue;
+    if (fold.causal && runs.runs == 1) continue;
     const FoldWant f{runs,        N,           want.sums,          want.errors,
                      want.counts, fold.causal, visible != nullptr, fold.window};
     largest_kernel<<<static_cast<unsigned>(s.batch), 256>>>(f, greatest);
     std::vector<Output> outputs{{"H", H, N, f}};
     outputs.emplace_back("partial", partial);
-    if (keep)
-      outputs.emplace_back("before", before, N, RelaidWant{r.c, r.error, relaid.rows, N});
-    else
-      outputs.emplace_back("largest", largest, 1, LargestWant{greatest});
+    outputs.emplace_back("largest", largest, 1, LargestWant{greatest});
     FoldParams params{s, {run_tokens}, partial.floats(), fold.causal, fold.window};
     params.counts = visible ? want.counts32 : nullptr, params.H = H.floats();
-    params.largest = keep ? nullptr : largest.floats();
-    const SumsTail tail{order, {run_tokens}, visible, partial.floats(), keep ? before.data() : nullptr};
+    params.largest = largest.floats();
+    const SumsTail tail{order, {run_tokens}, visible, partial.floats()};
     each_tile(
         r,
         [&](Product p, const std::string& sizes, Baselines* first) {
@@ -827,8 +802,7 @@ void check_sums(Dtype dtype, const Case& s, int order, bool bias) {
     if (run_tokens >= s.tokens && run_tokens != 360) continue;  // 360 stays: longer than a sequence
     for (const uint8_t* mask : {static_cast<const uint8_t*>(nullptr), visible}) {
       Scope inner;
-      check_fold(r, q, order, run_tokens, mask, {p, error}, false);
-      if (!mask && run_tokens == 0) check_fold(r, q, order, run_tokens, mask, {p, error}, true);
+      check_fold(r, q, order, run_tokens, mask, {p, error});
     }
   }
 }
