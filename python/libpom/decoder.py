@@ -29,6 +29,7 @@ class Decoder:
     run one by one. `fused` says which it was. There are no gradients.
     """
 
+    @torch.inference_mode(False)  # a decoder that was made in it goes on outside
     def __init__(self, blocks: Sequence[Polymorpher], batch: int) -> None:
         blocks = list(blocks)
         if not blocks or not all(isinstance(block, Polymorpher) for block in blocks):
@@ -136,7 +137,7 @@ class Decoder:
         """Norms and biases in the form that the kernel reads, made again after they have changed."""
         norms = [t for norm in self._norms for t in (norm.weight, norm.bias)]
         small = [t for t in (*norms, *self._sources) if t is not None]
-        seen = [t.data_ptr() for t in (*self._weights, *small)] + [t._version for t in small]
+        seen = [t.data_ptr() for t in (*self._weights, *small)] + [_version(t) for t in small]
         if seen == self._seen:
             return
         self._seen, self._graph = seen, None
@@ -147,6 +148,10 @@ class Decoder:
             row[:, 0] = norm.weight.detach().to(row.dtype) - 1
             row[:, 1] = norm.bias.detach().to(row.dtype)
             row[:, 2] = 1
+
+
+def _version(t: Tensor) -> int:
+    return 0 if t.is_inference() else t._version  # such a tensor counts none
 
 
 def _layers(block: Polymorpher) -> list[nn.Module]:

@@ -108,6 +108,16 @@ def test_updates_in_place_are_followed(backend):
         assert torch.equal(decoder.step(x), fresh.step(x))
 
 
+def test_inference_mode(backend):
+    x = torch.randn(2, 5, 24)
+    with torch.inference_mode():
+        blocks = stack()
+        decoder = libpom.Decoder(blocks, 2)
+        got = [stepped(decoder, x[:, :3])]
+    got.append(stepped(decoder, x[:, 3:]))
+    torch.testing.assert_close(torch.cat(got, 1), whole(blocks, x), rtol=1e-4, atol=1e-5)
+
+
 def test_adapters_run_as_they_are(backend):
     class Doubled(torch.nn.Linear):
         def forward(self, x):
