@@ -153,10 +153,10 @@ void warm_up(Candidate& c) {
 
 // Repetitions for so many milliseconds; those of the second half are kept.
 void hold(Candidate& c) {
-  const double launches = 1e3 * alone / (time_of(c) * c.launches);
-  for (int i = 0; i < launches; ++i) {
+  const double rounds = std::max(2.0, 1e3 * alone / (time_of(c) * c.launches));
+  for (int i = 0; i < rounds; ++i) {
     const double time = time_of(c);
-    if (2 * i >= launches) c.times.push_back(time);
+    if (2 * i >= rounds) c.times.push_back(time);
   }
 }
 
@@ -434,6 +434,8 @@ int main(int count, char** arguments) {
       alone = std::atof(arguments[++i]);
     else
       all.push_back(std::atoll(arguments[i]));
+    if (!all.empty() && all.back() < 1)
+      return std::printf("usage: product_bench [--alone MS] [rows ...]\n"), 2;
   }
   if (all.empty()) all = {1024, 4096, 9216, 16384, 65536};
   std::printf("cuBLASLt: %s\n", POM_BENCH_CUBLAS ? "the best of up to 16 algorithms" : "not found");

@@ -80,7 +80,6 @@ __global__ void __launch_bounds__(kThreads, 1) stack_step_kernel(const __grid_co
       warm_constants(p);
   } else {
     hopper::take_registers<kWorkerRegisters>();
-    wait_for_before();  // not so the copying warps: nothing before has written weights
     compute<In, S>(p, walk);
   }
 #else
@@ -95,8 +94,6 @@ struct Beginning {
   int width, pitch, first, copy, copies, count;  // first: values of x before the first layer, of `copy`
 };
 __global__ void begin_kernel(const Beginning b) {
-  wait_for_before();
-  let_next_start();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), value = 4 * i;
   if (i >= b.count) return;
   uint4 w = make_uint4(kUnwritten, kUnwritten, kUnwritten, kUnwritten);
@@ -232,14 +229,12 @@ cudaError_t start(const Plan& plan, const Device& device, cudaStream_t stream) {
       return e;
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeCooperative, attributes[0].val.cooperative = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative, together.val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(device.processors)), config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(plan.rest_at) + sizeof(Rest), config.stream = stream;
-  config.attrs = attributes, config.numAttrs = 2;
+  config.attrs = &together, config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, plan);
 }
 
@@ -312,19 +307,12 @@ cudaError_t stack_step(const StackStep& s, cudaStream_t stream) {
     plan.inner_copy = plan.layers * plan.rows * (plan.inner_pitch[0] + plan.inner_pitch[1]);
     plan.inner = reinterpret_cast<uint16_t*>(plan.stream + plan.copies * plan.stream_copy);
     const int words = plan.copies * (plan.stream_copy / 4 + plan.inner_copy / 8);
-    const Beginning beginning{s.x,
-                              static_cast<uint4*>(s.workspace),
-                              plan.width,
-                              plan.stream_pitch,
-                              plan.rows * plan.stream_pitch,
-                              plan.stream_copy,
-                              plan.copies,
-                              words};
-    cudaError_t e = launch(begin_kernel, dim3(static_cast<unsigned>(up(words, kBeginThreads))),
-                           dim3(kBeginThreads), 0, stream, 1, beginning);
-    if (e != cudaSuccess) return e;
-    e = s.dtype == Dtype::bf16 ? start_variant<__nv_bfloat16>(plan, at, stream)
-                               : start_variant<__half>(plan, at, stream);
+    begin_kernel<<<up(words, kBeginThreads), kBeginThreads, 0, stream>>>(
+        {s.x, static_cast<uint4*>(s.workspace), plan.width, plan.stream_pitch, plan.rows * plan.stream_pitch,
+         plan.stream_copy, plan.copies, words});
+    if (const cudaError_t e = cudaGetLastError(); e != cudaSuccess) return e;
+    const cudaError_t e = s.dtype == Dtype::bf16 ? start_variant<__nv_bfloat16>(plan, at, stream)
+                                                 : start_variant<__half>(plan, at, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

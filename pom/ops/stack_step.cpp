@@ -1,5 +1,6 @@
 #include "pom/ops/stack_step.h"
 
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -9,6 +10,7 @@
 #include "pom/ops/problem.h"
 
 #ifdef POM_WITH_CUDA
+#include "pom/kernels/product.h"
 #include "pom/kernels/stack_step.h"
 #include "pom/ops/cuda_launch.h"
 #endif
@@ -22,18 +24,20 @@ constexpr const char* kStackStep = "stack_step";
 
 void check_operand(const char* name, const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtype,
                    const at::Tensor& x) {
-  check(t.defined() && t.sizes() == shape && t.scalar_type() == dtype && t.device() == x.device() &&
-            t.is_contiguous(),
-        kStackStep, ": ", name, ": expected contiguous ", dtype, " of shape ", shape, " on ", x.device(),
-        ", got ",
-        t.defined() ? pom::detail::concat(t.scalar_type(), " of shape ", t.sizes(), " on ", t.device())
-                    : "nothing");
+  if (t.defined() && t.sizes() == shape && t.scalar_type() == dtype && t.device() == x.device() &&
+      t.is_contiguous())
+    return;
+  const std::string got = t.defined()
+                              ? pom::detail::concat(t.scalar_type(), " of shape ", t.sizes(), " on ",
+                                                    t.device(), t.is_contiguous() ? "" : ", not contiguous")
+                              : "nothing";
+  fail(kStackStep, ": ", name, ": expected contiguous ", dtype, " of shape ", shape, " on ", x.device(),
+       ", got ", got);
 }
 void check_dense(const char* name, const at::Tensor& weight, const at::Tensor& bias, std::int64_t out,
                  std::int64_t in, at::ScalarType dtype, const at::Tensor& x) {
   check_operand(name, weight, {out, in}, dtype, x);
-  if (bias.defined())
-    check_operand(pom::detail::concat(name, "'s bias").c_str(), bias, {out}, x.scalar_type(), x);
+  if (bias.defined()) check_operand("bias", bias, {out}, x.scalar_type(), x);
 }
 
 void check_step(const at::Tensor& x, std::span<const SteppedBlock> blocks, const at::Tensor& modulation,
@@ -108,8 +112,9 @@ bool step_at_once(at::Tensor& x, std::span<const SteppedBlock> blocks, const at:
   const SteppedBlock& first = blocks.front();
   const at::ScalarType dtype = first.up.weight.scalar_type();
   if (!x.is_cuda() || (dtype != at::kBFloat16 && dtype != at::kHalf)) return false;
-  if (order > kernels::kMostStackOrder) return false;
+  if (order > kernels::kMostStackOrder || x.size(0) > kernels::kMostStackRows) return false;
   const detail::OnDevice device(x);
+  if (!kernels::product_device()) return false;
   std::vector<kernels::StackLayer> layers(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const SteppedBlock& b = blocks[i];
@@ -153,6 +158,8 @@ bool stack_step(at::Tensor& x, std::span<const SteppedBlock> blocks, const at::T
   const c10::AutoGradMode no_gradients(false);
   if (x.size(0) == 0) return false;
   if (path() != Path::composed && step_at_once(x, blocks, modulation, sums, count, order, eps)) return true;
+  check(!x.is_cuda() || path() != Path::fused, kStackStep,
+        ": path: fused was asked for, but there is no kernel for this");
   step_by_blocks(x, blocks, modulation, sums, count, order, eps);
   return false;
 }

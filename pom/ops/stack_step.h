@@ -1,7 +1,7 @@
 // One token of each sequence through a whole stack of causal blocks, each of which goes on from the sum of
-// the tokens before. On a GPU of compute capability 9.0, with weights in bf16 or fp16 and up to 8 sequences,
-// it is one kernel, bound by reading the weights once (pom/kernels/stack_step.h); else block by block.
-// B sequences, L blocks, d width, kD features.
+// the tokens before. On a GPU of compute capability 9.0, with weights in bf16 or fp16, up to 8 sequences and
+// the sizes that pom/kernels/stack_step.h has, it is one kernel, bound by reading the weights once; else
+// block by block. B sequences, L blocks, d width, kD features.
 #pragma once
 
 #include <span>

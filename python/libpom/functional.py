@@ -44,6 +44,15 @@ def by_library(device: torch.device) -> bool:
     return not _python and _library.serves(device)
 
 
+def path() -> str:
+    """What `force` or POM_PATH has chosen: "auto", "fused", "composed" or "python"."""
+    if _python or not has_extension():
+        return "python" if _python else "auto"
+    chosen = torch.ops.pom.set_path(0)
+    torch.ops.pom.set_path(chosen)
+    return ("auto", "fused", "composed")[chosen]
+
+
 def _call(name: str, lead: Tensor, *args: object) -> Tensor | tuple[Tensor, Tensor]:
     """The operator `name` by the library where it serves the device of `lead`, else in plain torch."""
     if not by_library(lead.device):

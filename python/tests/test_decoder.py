@@ -1,5 +1,7 @@
 """Decoder: token by token through a stack of blocks, against the same blocks on the whole sequence."""
 
+import copy
+
 import pytest
 import torch
 
@@ -108,6 +110,73 @@ def test_updates_in_place_are_followed(backend):
         assert torch.equal(decoder.step(x), fresh.step(x))
 
 
+@torch.no_grad()
+def test_other_tensors_in_their_place_are_followed(backend):
+    blocks = stack()
+    x = torch.randn(1, 24)
+    decoder = libpom.Decoder(blocks, 1)
+
+    def agree():
+        decoder.reset()
+        assert torch.equal(decoder.step(x), libpom.Decoder(blocks, 1).step(x))
+
+    agree()
+    blocks.load_state_dict(stack().state_dict(), assign=True)
+    agree()
+    blocks[1].pom.se_proj.weight = torch.nn.Parameter(torch.randn(96, 24))
+    agree()
+    blocks[0].norm1.bias.data = torch.randn(24)
+    agree()
+    blocks[2].ffw[2].bias.data.add_(1)  # which nobody counts
+    blocks[1].ffw[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    decoder.refresh()
+    agree()
+
+
+def test_blocks_that_differ(backend):
+    """In eps, and in the feed-forward: what one operator cannot have."""
+    x = torch.randn(2, 4, 24)
+    eps, wide = stack(), stack()
+    eps[1].norm1.eps = eps[1].norm2.eps = 0.5
+    wide[1].ffw = torch.nn.Sequential(torch.nn.Linear(24, 7), torch.nn.GELU(), torch.nn.Linear(7, 24))
+    for blocks in (eps, wide):
+        got = stepped(libpom.Decoder(blocks, 2), x)
+        torch.testing.assert_close(got, whole(blocks, x), rtol=1e-4, atol=1e-5)
+
+
+def test_states_with_gradients(backend):
+    blocks = stack()
+    y, states = torch.randn(2, 3, 24), []
+    for block in blocks:
+        y, state = block.step_causal(y)
+        states.append(state)
+    decoder = libpom.Decoder(blocks, 2)
+    decoder.load(states)
+    assert torch.equal(decoder.states()[1].sum, states[1].sum.detach())
+    assert decoder.states()[0].count.tolist() == [3, 3]
+
+
+def test_a_block_that_fails_changes_nothing(backend):
+    blocks = stack()
+    decoder = libpom.Decoder(blocks, 2)
+    decoder.prefill(torch.randn(2, 3, 24))
+    before = [state.sum for state in decoder.states()]
+    handle = blocks[2].norm2.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        decoder.prefill(torch.randn(2, 3, 24))
+    handle.remove()
+    for state, kept in zip(decoder.states(), before, strict=True):
+        assert torch.equal(state.sum, kept) and state.count.tolist() == [3, 3]
+
+
+def test_copies(backend):
+    decoder = libpom.Decoder(stack(), 2)
+    x = torch.randn(2, 24)
+    decoder.step(x)
+    other = copy.deepcopy(decoder)
+    assert torch.equal(decoder.step(x), other.step(x))
+
+
 def test_inference_mode(backend):
     x = torch.randn(2, 5, 24)
     with torch.inference_mode():
@@ -119,12 +188,17 @@ def test_inference_mode(backend):
 
 
 def test_adapters_run_as_they_are(backend):
-    class Doubled(torch.nn.Linear):
+    class Doubled(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
         def forward(self, x):
-            return 2 * super().forward(x)
+            return 2 * self.inner(x)
 
     blocks = stack()
-    blocks[1].ffw[0] = Doubled(24, 48)
+    blocks[1].ffw[0] = Doubled(blocks[1].ffw[0])
+    blocks[2].pom.ag_proj = Doubled(blocks[2].pom.ag_proj)
     x = torch.randn(2, 4, 24)
     torch.testing.assert_close(stepped(libpom.Decoder(blocks, 2), x), whole(blocks, x), rtol=1e-4, atol=1e-5)
 
@@ -142,6 +216,8 @@ def test_mistakes(backend):
     decoder = libpom.Decoder(blocks, 2)
     with pytest.raises(libpom.Error, match=r"Decoder\.step: x: expected \(2, 24\) or .* got \(3, 24\)"):
         decoder.step(torch.randn(3, 24))
+    with pytest.raises(libpom.Error, match=r"Decoder\.step: x: expected a tensor of floating-point numbers"):
+        decoder.step(torch.ones(2, 24, dtype=torch.int64))
     with pytest.raises(libpom.Error, match=r"Decoder\.prefill: x: expected \(2, n, 24\), got \(2, 24\)"):
         decoder.prefill(torch.randn(2, 24))
     with pytest.raises(libpom.Error, match=r"Decoder\.load: states: expected 3, one of each block, got 2"):
