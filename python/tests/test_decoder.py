@@ -53,9 +53,11 @@ def test_bf16(backend):
 
 
 def stack_as(blocks, dtype):
-    copy = stack(len(blocks), blocks[0].pom.dim, blocks[0].pom.order, dtype, blocks[0].norm1.weight.device)
-    copy.load_state_dict(blocks.state_dict())
-    return copy.to(dtype)
+    first = blocks[0]
+    bias, device = first.pom.ho_proj.bias is not None, first.norm1.weight.device
+    copied = stack(len(blocks), first.pom.dim, first.pom.order, dtype, device, bias=bias)
+    copied.load_state_dict(blocks.state_dict())
+    return copied
 
 
 def test_prefill_then_steps(backend):
