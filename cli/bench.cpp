@@ -77,7 +77,7 @@ std::string typed(const Number& value) {
   return detail::concat(value);
 }
 
-Action declare(Flags& flags) {
+Action declare_bench(Flags& flags) {
   const auto options = std::make_shared<BenchOptions>();
   flags.positional("what");
   flags.letter("output", 'o');
@@ -161,7 +161,7 @@ Command bench_command() {
       .examples =
           "pom bench figure1 --tokens 64,256 --dim 64 --depth 2 --heads 2\n"
           "pom bench operator --tokens 64,256 --dim 64 --mask causal --budget 0.5",
-      .declare = declare,
+      .declare = declare_bench,
   };
 }
 

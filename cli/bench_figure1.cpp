@@ -73,7 +73,7 @@ std::vector<std::int64_t> sides_of(const Bench& bench) {
   return sides;
 }
 
-void check_usage(const Bench& bench) {
+void check_figure_usage(const Bench& bench) {
   const BenchOptions& options = bench.options;
   if (!options.mask.empty()) throw UsageError("--mask: is for pom bench operator");
   if (!options.paper) return;
@@ -111,8 +111,8 @@ void describe(Figure& figure) {
       .add("optimizer_inside", figure.bench.options.paper);
 }
 
-Figure plan(Bench& bench) {
-  check_usage(bench);
+Figure plan_figure(Bench& bench) {
+  check_figure_usage(bench);
   Figure figure{.bench = bench, .pom = network_of(bench), .attention = {}, .sides = sides_of(bench)};
   figure.attention = figure.pom;
   figure.attention.mixer = "attention";
@@ -275,7 +275,7 @@ void time_training(Figure& figure) {
 }  // namespace
 
 int bench_figure1(Bench& bench) {
-  Figure figure = plan(bench);
+  Figure figure = plan_figure(bench);
   report_files(bench, figure.report.name);
   print_heading(bench, figure.report);
   time_forward(figure);

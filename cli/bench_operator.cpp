@@ -52,7 +52,7 @@ std::int64_t block_of(const std::string& mask) {
   return block;
 }
 
-void check_usage(const Bench& bench) {
+void check_operator_usage(const Bench& bench) {
   const BenchOptions& options = bench.options;
   const auto refuse = [](bool given, const char* flag) {
     if (given) throw UsageError(std::string(flag) + ": is for pom bench figure1");
@@ -81,8 +81,8 @@ void describe(Layer& layer) {
       .add("mask", mask);
 }
 
-Layer plan(Bench& bench) {
-  check_usage(bench);
+Layer plan_layer(Bench& bench) {
+  check_operator_usage(bench);
   const BenchOptions& options = bench.options;
   Layer layer{.bench = bench};
   layer.dim = options.dim.value_or(bench.gpu() ? 1152 : 384);
@@ -238,7 +238,7 @@ void time_section(Layer& layer, bool backward) {
 }  // namespace
 
 int bench_operator(Bench& bench) {
-  Layer layer = plan(bench);
+  Layer layer = plan_layer(bench);
   report_files(bench, layer.report.name);
   layer.report.peak = find_peak(bench);
   print_heading(bench, layer.report);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 
 #include <ATen/Parallel.h>
@@ -11,6 +10,7 @@
 
 #include "cli/bench_cuda.h"
 #include "cli/bench_svg.h"
+#include "cli/checks.h"
 #include "cli/command.h"
 #include "cli/output_names.h"
 #include "cli/terminal.h"
@@ -81,27 +81,13 @@ JsonObject row_json(const BenchRow& row, double peak) {
   return object;
 }
 
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// "570.124.06": the first word of the driver's own line that is numbers and dots.
-std::string driver_version() {
-  std::istringstream words(first_line("/proc/driver/nvidia/version"));
-  for (std::string word; words >> word;)
-    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
-      return word;
-  return "unknown";
-}
-
 std::string device_text(const Bench& bench) {
   if (bench.gpu()) {
     const Gpu gpu = gpu_of(bench.device);
+    const std::string driver = driver_version();
     return detail::concat(bench.device.str(), ": ", gpu.name.empty() ? "a GPU" : gpu.name, ", driver ",
-                          driver_version(), gpu.runtime.empty() ? "" : ", CUDA " + gpu.runtime);
+                          driver.empty() ? "unknown" : driver,
+                          gpu.runtime.empty() ? "" : ", CUDA " + gpu.runtime);
   }
   const ops::CpuInfo cpu = ops::cpu_info();
   return detail::concat("cpu: ", cpu.name.empty() ? "unknown" : cpu.name, ", ", at::get_num_threads(),

@@ -20,6 +20,9 @@ struct Check {
 // Runs one check; what it throws is a problem with this fix.
 Check guarded(const std::string& subject, const std::string& fix, const std::function<std::string()>& work);
 
+// Of the NVIDIA driver, "580.159.04"; empty where there is none.
+std::string driver_version();
+
 // The build, the processor and what runs on it, memory, libraries, terminal, disk.
 std::vector<Check> check_machine();
 // config.json, every tensor, and one step of sampling; the first problem ends it.

@@ -422,7 +422,7 @@ int dataset(const DatasetOptions& options) {
   return summarise(options);
 }
 
-Action declare(Flags& flags) {
+Action declare_dataset(Flags& flags) {
   const auto options = std::make_shared<DatasetOptions>();
   flags.positional("what");
   flags.letter("output", 'o');
@@ -450,7 +450,7 @@ Command dataset_command() {
           "pom dataset shapes --preview shapes.png\n"
           "pom dataset shapes --count 1000 --size 64x64 -o drawings\n"
           "pom dataset drawings --check",
-      .declare = declare,
+      .declare = declare_dataset,
   };
 }
 

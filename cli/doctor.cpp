@@ -72,7 +72,7 @@ int doctor(const DoctorOptions& options) {
   return well ? Exit::ok : Exit::failed;
 }
 
-Action declare(Flags& flags) {
+Action declare_doctor(Flags& flags) {
   const auto options = std::make_shared<DoctorOptions>();
   flags.positional("model");
   flags.add(*options);
@@ -94,7 +94,7 @@ Command doctor_command() {
       .examples =
           "pom doctor\n"
           "pom doctor assets/shapes64",
-      .declare = declare,
+      .declare = declare_doctor,
   };
 }
 

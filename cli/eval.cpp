@@ -95,7 +95,7 @@ int evaluate(const EvalOptions& options) {
   return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);
 }
 
-Action declare(Flags& flags) {
+Action declare_eval(Flags& flags) {
   const auto options = std::make_shared<EvalOptions>();
   flags.positional("what");
   flags.positional("model");
@@ -132,7 +132,7 @@ Command eval_command() {
           "pom eval shapes --drawings --size 64\n"
           "pom eval sprites --drawings --count 20\n"
           "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval",
-      .declare = declare,
+      .declare = declare_eval,
   };
 }
 

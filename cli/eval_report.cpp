@@ -108,15 +108,8 @@ JsonObject json_of(const ShapesReport::Beside& beside) {
       .add("ratio", json_of(beside.ratio));
 }
 
-template <class Values, class Text>
-std::string list(const Values& values, Text&& text) {
-  std::string joined;
-  for (const auto& value : values) joined += (joined.empty() ? "" : ", ") + text(value);
-  return "[" + joined + "]";
-}
-
 std::string numbers(const std::vector<std::int64_t>& values) {
-  return list(values, [](std::int64_t value) { return std::to_string(value); });
+  return json_list(values, [](std::int64_t value) { return std::to_string(value); });
 }
 
 JsonObject counts(const std::vector<std::string>& names, const std::vector<std::int64_t>& values) {
@@ -144,7 +137,7 @@ void add_report(JsonObject& object, const ShapesReport& r) {
   object.add("confusion", JsonObject()
                               .add("asked_for", r.classes)
                               .add("seen_as", r.shapes)
-                              .raw("counts", list(r.confusion, numbers)));
+                              .raw("counts", json_list(r.confusion, numbers)));
   object.add("hues", JsonObject()
                          .add("pictures", counts(r.hues, r.hue_counts))
                          .add("drawings", counts(r.hues, r.drawings_hue_counts)));

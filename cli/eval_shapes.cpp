@@ -23,16 +23,16 @@ namespace {
 namespace fs = std::filesystem;
 using generate::Engine, generate::Request;
 
-struct Files {
+struct ShapesFiles {
   fs::path text, json, sheet, judge;  // empty: not wanted
 };
 
 // A run of the command: what was asked, and what it stands for.
-struct Run {
+struct ShapesRun {
   const EvalOptions& options;
   const StopSignals& signals;
   std::optional<Engine> engine = {};  // none of drawings
-  Files files = {};
+  ShapesFiles files = {};
   eval::Canvas canvas = {};
   std::vector<std::int64_t> classes = {}, asked = {};  // shapes: of the model, and of each picture
   Request request = {};                                // of the first repetition
@@ -49,8 +49,8 @@ struct Run {
 
 // ---- before the work ----
 
-Files files_of(const EvalOptions& options, const eval::Canvas& canvas) {
-  Files files;
+ShapesFiles files_of(const EvalOptions& options, const eval::Canvas& canvas) {
+  ShapesFiles files;
   files.sheet = options.sheet;
   files.judge = options.judge;
   if (options.output.empty()) return files;
@@ -63,7 +63,7 @@ Files files_of(const EvalOptions& options, const eval::Canvas& canvas) {
   return files;
 }
 
-void check_files(const Files& files, bool replace) {
+void check_files(const ShapesFiles& files, bool replace) {
   std::vector<fs::path> all;
   for (const fs::path& file : {files.text, files.json, files.sheet})
     if (!file.empty()) all.push_back(file);
@@ -72,14 +72,14 @@ void check_files(const Files& files, bool replace) {
   if (!files.judge.empty() && !fs::exists(files.judge)) check_outputs(std::vector{files.judge}, false);
 }
 
-void plan_drawings(Run& run) {
+void plan_drawings(ShapesRun& run) {
   Request sized;
   as_usage([&] { generate::set_size(sized, run.options.size.empty() ? "64" : run.options.size); });
   run.canvas = {*sized.width, *sized.height};
   run.classes = eval::shapes_named(data::shape_names());
 }
 
-void plan_model(Run& run) {
+void plan_model(ShapesRun& run) {
   run.engine.emplace(run.options.model, run.options.device);
   run.classes = eval::shapes_named(run.engine->config().classes);
   Request request = run.options.request;
@@ -92,7 +92,7 @@ void plan_model(Run& run) {
   run.canvas = {*run.request.width, *run.request.height};
 }
 
-void plan(Run& run) {
+void plan(ShapesRun& run) {
   if (run.options.drawings)
     plan_drawings(run);
   else
@@ -110,7 +110,7 @@ void plan(Run& run) {
 
 // ---- the work ----
 
-eval::Judge train_judge(const Run& run) {
+eval::Judge train_judge(const ShapesRun& run) {
   eval::JudgeConfig config;
   config.canvas = run.canvas;
   config.seed = static_cast<std::uint64_t>(run.options.judge_seed);
@@ -123,7 +123,7 @@ eval::Judge train_judge(const Run& run) {
   });
 }
 
-void find_judge(Run& run) {
+void find_judge(ShapesRun& run) {
   const fs::path& file = run.files.judge;
   const bool there = !file.empty() && fs::exists(file);
   run.judge = there ? eval::Judge::read(file, run.canvas) : train_judge(run);
@@ -138,7 +138,7 @@ void find_judge(Run& run) {
                        " % of new drawings: more --judge-steps make a better one"));
 }
 
-at::Tensor make_pictures(Run& run, std::int64_t index) {
+at::Tensor make_pictures(ShapesRun& run, std::int64_t index) {
   const std::int64_t count = std::ssize(run.asked);
   if (!run.engine)
     return eval::draw(eval::DrawnFor::ceiling, static_cast<std::uint64_t>(run.options.seed), index * count,
@@ -158,7 +158,7 @@ at::Tensor make_pictures(Run& run, std::int64_t index) {
 }
 
 // The first pictures of each class, those that were not recognised with what they were taken for.
-void keep_for_sheet(Run& run, const at::Tensor& pictures, const eval::Verdicts& verdicts) {
+void keep_for_sheet(ShapesRun& run, const at::Tensor& pictures, const eval::Verdicts& verdicts) {
   constexpr std::int64_t most = 12;
   const at::Tensor seen = verdicts.kinds.contiguous();
   const std::vector<io::Image> images = eval::unstack_pictures(pictures);
@@ -172,7 +172,7 @@ void keep_for_sheet(Run& run, const at::Tensor& pictures, const eval::Verdicts& 
   }
 }
 
-eval::ShapesReport work(Run& run) {
+eval::ShapesReport work(ShapesRun& run) {
   find_judge(run);
   std::vector<eval::Repetition> repetitions;
   for (std::int64_t i = 0; i < run.options.seeds; ++i) {
@@ -186,7 +186,7 @@ eval::ShapesReport work(Run& run) {
 
 // ---- what came of it ----
 
-std::string heading(const Run& run) {
+std::string heading(const ShapesRun& run) {
   const std::int64_t count = std::ssize(run.asked), all = count * run.options.seeds;
   std::string text =
       detail::concat(run.engine ? run.engine->name() : "drawings", " at ", run.canvas.width, "x",
@@ -203,7 +203,7 @@ std::string heading(const Run& run) {
   return text + judge;
 }
 
-std::string json_text(const Run& run, const eval::ShapesReport& report) {
+std::string json_text(const ShapesRun& run, const eval::ShapesReport& report) {
   JsonObject result;
   result.add("what", run.options.what);
   if (run.engine) {
@@ -225,7 +225,7 @@ std::string json_text(const Run& run, const eval::ShapesReport& report) {
   return result.text();
 }
 
-void write_files(const Run& run, const eval::ShapesReport& report) {
+void write_files(const ShapesRun& run, const eval::ShapesReport& report) {
   if (!run.files.text.empty()) write_text(run.files.text, heading(run) + report_text(report));
   if (!run.files.json.empty()) write_text(run.files.json, json_text(run, report) + "\n");
   if (run.files.sheet.empty()) return;
@@ -240,7 +240,7 @@ void write_files(const Run& run, const eval::ShapesReport& report) {
 
 int eval_shapes(const EvalOptions& options) {
   const StopSignals signals;
-  Run run{.options = options, .signals = signals};
+  ShapesRun run{.options = options, .signals = signals};
   plan(run);
   return print_findings(options, signals, [&] {
     const eval::ShapesReport report = work(run);

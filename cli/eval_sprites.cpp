@@ -28,16 +28,16 @@ using eval::SpriteAgreement, eval::SpriteQuestion;
 using generate::ClipEngine, generate::Request;
 using Questions = std::span<const SpriteQuestion>;
 
-struct Files {
+struct SpritesFiles {
   fs::path text, json, sheet, curve;  // empty: not wanted
 };
 
 // A run of the command: what was asked, and what it stands for.
-struct Run {
+struct SpritesRun {
   const EvalOptions& options;
   const StopSignals& signals;
   std::optional<ClipEngine> engine = {};  // none of drawings
-  Files files = {};
+  SpritesFiles files = {};
   data::ClipFormat format = {};  // of what is judged: as long as the model's own clips
   Request request = {};
   eval::SpriteParts parts = {};
@@ -68,7 +68,7 @@ std::int64_t window_named(const std::string& text, const models::NetworkConfig& 
   return window;
 }
 
-void plan_windows(Run& run) {
+void plan_windows(SpritesRun& run) {
   const models::NetworkConfig& network = run.engine->config().network;
   std::vector<std::string> wanted = run.options.window;
   if (wanted.empty()) wanted = {"model"};
@@ -87,7 +87,7 @@ void plan_windows(Run& run) {
     throw UsageError(detail::concat("--lengths", why, "cannot go on beyond its own length"));
 }
 
-void plan_model(Run& run) {
+void plan_model(SpritesRun& run) {
   run.engine.emplace(run.options.model, run.options.device);
   as_usage([&] {
     Request request = run.options.request;
@@ -100,7 +100,7 @@ void plan_model(Run& run) {
   });
 }
 
-void plan_drawings(Run& run) {
+void plan_drawings(SpritesRun& run) {
   if (!run.options.window.empty()) throw UsageError("--window: expected a model, got --drawings");
   if (run.options.size.empty()) return;
   Request sized;
@@ -108,8 +108,8 @@ void plan_drawings(Run& run) {
   run.format.width = *sized.width, run.format.height = *sized.height;
 }
 
-Files files_of(const EvalOptions& options, bool curve) {
-  Files files;
+SpritesFiles files_of(const EvalOptions& options, bool curve) {
+  SpritesFiles files;
   files.sheet = options.sheet;
   if (options.output.empty()) return files;
   const fs::path folder = options.output;
@@ -120,7 +120,7 @@ Files files_of(const EvalOptions& options, bool curve) {
   return files;
 }
 
-void check_files(const Files& files, bool replace) {
+void check_files(const SpritesFiles& files, bool replace) {
   std::vector<fs::path> all;
   for (const fs::path& file : {files.text, files.json, files.sheet, files.curve})
     if (!file.empty()) all.push_back(file);
@@ -128,7 +128,7 @@ void check_files(const Files& files, bool replace) {
   check_outputs(all, replace);
 }
 
-void plan(Run& run) {
+void plan(SpritesRun& run) {
   const EvalOptions& options = run.options;
   if (options.drawings)
     plan_drawings(run);
@@ -190,7 +190,7 @@ std::string row_label(const SpriteQuestion& question, std::int64_t length, bool 
 }
 
 // Every second frame of the first clips of each split, of the shortest and of the longest.
-void keep_for_sheet(Run& run, Questions questions, const at::Tensor& clips, std::size_t length,
+void keep_for_sheet(SpritesRun& run, Questions questions, const at::Tensor& clips, std::size_t length,
                     const std::vector<SpriteAgreement>& agreements) {
   constexpr std::int64_t most = 4, most_columns = 16, room = 96;
   const std::vector<std::int64_t>& lengths = run.parts.lengths;
@@ -206,7 +206,7 @@ void keep_for_sheet(Run& run, Questions questions, const at::Tensor& clips, std:
   }
 }
 
-void write_sheet(const Run& run) {
+void write_sheet(const SpritesRun& run) {
   io::SheetOptions sheet;
   sheet.columns = static_cast<int>(run.shown.size() / run.row_labels.size());
   sheet.labels = run.labels;
@@ -222,13 +222,13 @@ struct Batches {
   std::int64_t all, batches;
   Batches(std::int64_t all, std::int64_t most) : all(all), batches((all + most - 1) / most) {}
   std::int64_t begin(std::int64_t i) const { return i * all / batches; }
-  Questions of(const Run& run, std::int64_t i) const {
+  Questions of(const SpritesRun& run, std::int64_t i) const {
     return Questions(run.questions)
         .subspan(static_cast<std::size_t>(begin(i)), static_cast<std::size_t>(begin(i + 1) - begin(i)));
   }
 };
 
-eval::ScoreTable judge_drawings(Run& run) {
+eval::ScoreTable judge_drawings(SpritesRun& run) {
   eval::ScoreTable table(run.splits, run.parts.lengths);
   const Batches batches(std::ssize(run.questions), 64);
   const std::int64_t lengths = std::ssize(run.parts.lengths), total = lengths * batches.all;
@@ -248,7 +248,7 @@ eval::ScoreTable judge_drawings(Run& run) {
   return table;
 }
 
-eval::PartKeeper make_clips(const Run& run, generate::ManyClips& model, Questions questions,
+eval::PartKeeper make_clips(const SpritesRun& run, generate::ManyClips& model, Questions questions,
                             const std::function<void(std::int64_t)>& on_step) {
   std::vector<std::string> prompts;
   std::vector<std::uint64_t> seeds;
@@ -265,12 +265,12 @@ eval::PartKeeper make_clips(const Run& run, generate::ManyClips& model, Question
   return kept;
 }
 
-std::int64_t batch_of(const Run& run) {
+std::int64_t batch_of(const SpritesRun& run) {
   if (run.options.batch > 0) return run.options.batch;
   return run.engine->device().starts_with("cuda") ? 256 : 16;
 }
 
-eval::ScoreTable judge_clips(Run& run, std::size_t window) {
+eval::ScoreTable judge_clips(SpritesRun& run, std::size_t window) {
   eval::ScoreTable table(run.splits, run.parts.lengths);
   generate::ManyClips model(*run.engine, run.request, run.windows[window]);
   const Batches batches(std::ssize(run.questions), batch_of(run));
@@ -295,7 +295,7 @@ eval::ScoreTable judge_clips(Run& run, std::size_t window) {
   return table;
 }
 
-eval::SpritesReport work(Run& run) {
+eval::SpritesReport work(SpritesRun& run) {
   eval::SpritesReport report{judge_drawings(run), {}};
   for (std::size_t i = 0; run.engine && i < run.windows.size(); ++i)
     report.windows.push_back({run.windows[i], judge_clips(run, i)});
@@ -304,7 +304,7 @@ eval::SpritesReport work(Run& run) {
 
 // ---- what came of it ----
 
-std::string heading(const Run& run) {
+std::string heading(const SpritesRun& run) {
   std::string text =
       detail::concat(run.engine ? run.engine->name() : "drawings", " at ", run.format.width, "x",
                      run.format.height, ", ", run.format.frames, " frames, ", run.format.fps, " a second\n");
@@ -319,7 +319,7 @@ std::string heading(const Run& run) {
   return text + "\n\n";
 }
 
-std::string json_text(const Run& run, const eval::SpritesReport& report) {
+std::string json_text(const SpritesRun& run, const eval::SpritesReport& report) {
   JsonObject result;
   result.add("what", run.options.what);
   if (run.engine) {
@@ -339,7 +339,7 @@ std::string json_text(const Run& run, const eval::SpritesReport& report) {
   return result.text();
 }
 
-void write_files(const Run& run, const eval::SpritesReport& report) {
+void write_files(const SpritesRun& run, const eval::SpritesReport& report) {
   if (!run.files.text.empty()) write_text(run.files.text, heading(run) + sprites_text(report));
   if (!run.files.json.empty()) write_text(run.files.json, json_text(run, report) + "\n");
   if (!run.files.sheet.empty()) write_sheet(run);
@@ -355,7 +355,7 @@ void write_files(const Run& run, const eval::SpritesReport& report) {
 
 int eval_sprites(const EvalOptions& options) {
   const StopSignals signals;
-  Run run{.options = options, .signals = signals};
+  SpritesRun run{.options = options, .signals = signals};
   plan(run);
   return print_findings(options, signals, [&] {
     const eval::SpritesReport report = work(run);

@@ -132,7 +132,7 @@ std::optional<StoredText> stored_text(const fs::path& folder, const generate::Mo
   return text;
 }
 
-std::string joined(const std::vector<std::string>& names) {
+std::string with_commas(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
@@ -168,7 +168,7 @@ void print_folder(const generate::ModelConfig& config, const std::optional<Store
                       bytes_text(static_cast<double>(weights->bytes)) + ", " + weights->dtype
                 : std::string("  weights       none: ") + generate::weights_file + " is missing");
   if (weights) print("  sha256        " + weights->sha256);
-  if (!config.classes.empty()) print("  classes       " + wrap(joined(config.classes), 16, 16));
+  if (!config.classes.empty()) print("  classes       " + wrap(with_commas(config.classes), 16, 16));
 }
 
 int folder_info(const InfoOptions& options) {
@@ -281,7 +281,7 @@ int info(const InfoOptions& options) {
   return Exit::ok;
 }
 
-Action declare(Flags& flags) {
+Action declare_info(Flags& flags) {
   const auto options = std::make_shared<InfoOptions>();
   flags.positional("what");
   flags.add(*options);
@@ -306,7 +306,7 @@ Command info_command() {
           "pom info DiPoM-XL/2 --size 512x512\n"
           "pom info assets/shapes64 --json\n"
           "pom info --picture circle.png",
-      .declare = declare,
+      .declare = declare_info,
   };
 }
 

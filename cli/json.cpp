@@ -6,16 +6,6 @@
 #include "pom/io/json_fields.h"
 
 namespace pom::cli {
-namespace {
-
-template <class Values, class Text>
-std::string list(const Values& values, Text&& text) {
-  std::string joined;
-  for (const auto& value : values) joined += (joined.empty() ? "" : ", ") + text(value);
-  return "[" + joined + "]";
-}
-
-}  // namespace
 
 JsonObject& JsonObject::raw(std::string_view key, std::string_view json) {
   if (!members_.empty()) members_ += ", ";
@@ -37,15 +27,15 @@ JsonObject& JsonObject::add(std::string_view key, double value) {
 }
 
 JsonObject& JsonObject::add(std::string_view key, const std::vector<std::string>& texts) {
-  return raw(key, list(texts, [](const std::string& text) { return io::json_quoted(text); }));
+  return raw(key, json_list(texts, [](const std::string& text) { return io::json_quoted(text); }));
 }
 
 JsonObject& JsonObject::add(std::string_view key, const std::vector<std::int64_t>& values) {
-  return raw(key, list(values, [](std::int64_t value) { return std::to_string(value); }));
+  return raw(key, json_list(values, [](std::int64_t value) { return std::to_string(value); }));
 }
 
 JsonObject& JsonObject::add(std::string_view key, const std::vector<JsonObject>& objects) {
-  return raw(key, list(objects, [](const JsonObject& object) { return object.text(); }));
+  return raw(key, json_list(objects, [](const JsonObject& object) { return object.text(); }));
 }
 
 }  // namespace pom::cli

@@ -31,4 +31,12 @@ class JsonObject {
   std::string members_;
 };
 
+// Values as a list, each as the JSON that `text` makes of it.
+template <class Values, class Text>
+std::string json_list(const Values& values, Text&& text) {
+  std::string joined;
+  for (const auto& value : values) joined += (joined.empty() ? "" : ", ") + text(value);
+  return "[" + joined + "]";
+}
+
 }  // namespace pom::cli

@@ -108,19 +108,6 @@ Check check_memory() {
   return {"memory", State::ok, bytes_text(free) + " free"};
 }
 
-// From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon …": the first word of numbers and
-// dots.
-std::string driver_version() {
-  std::ifstream file("/proc/driver/nvidia/version");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream words(line);
-  for (std::string word; words >> word;)
-    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
-      return word;
-  return {};
-}
-
 Check check_gpu() {
   const std::string driver = driver_version();
   if (driver.empty()) return {"GPU", State::ok, "no NVIDIA driver: CPU only"};
@@ -162,6 +149,19 @@ Check check_version() {
 }
 
 }  // namespace
+
+// From "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon …": the first word of numbers and
+// dots.
+std::string driver_version() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos)
+      return word;
+  return {};
+}
 
 std::vector<Check> check_machine() {
   std::vector<Check> checks = {check_version(), check_torch()};

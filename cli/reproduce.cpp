@@ -206,7 +206,7 @@ int reproduce(const ReproduceOptions& options) {
   return difference.none() ? Exit::ok : Exit::failed;
 }
 
-Action declare(Flags& flags) {
+Action declare_reproduce(Flags& flags) {
   const auto options = std::make_shared<ReproduceOptions>();
   flags.positional("picture");
   flags.letter("output", 'o');
@@ -231,7 +231,7 @@ Command reproduce_command() {
       .examples =
           "pom reproduce circle.png\n"
           "pom reproduce circle.png --model assets/shapes64 -o again.png",
-      .declare = declare,
+      .declare = declare_reproduce,
   };
 }
 

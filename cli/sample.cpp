@@ -251,7 +251,7 @@ int sample(const SampleOptions& options) {
   return Exit::ok;
 }
 
-Action declare(Flags& flags) {
+Action declare_sample(Flags& flags) {
   const auto options = std::make_shared<SampleOptions>();
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
@@ -282,7 +282,7 @@ Command sample_command() {
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
           "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run",
-      .declare = declare,
+      .declare = declare_sample,
   };
 }
 

@@ -219,7 +219,7 @@ int run(const TrainFlags& flags) {
   return result.end == train::End::stopped ? signals.exit_code() : Exit::ok;
 }
 
-Action declare(Flags& flags) {
+Action declare_train(Flags& flags) {
   const auto options = std::make_shared<TrainFlags>();
   flags.positional("recipe");
   flags.repeated("set");
@@ -253,7 +253,7 @@ Command train_command() {
           "pom train out/tiny --resume\n"
           "pom train out/tiny --resume --cooldown 500\n"
           "pom train recipes/shapes.toml --dry-run",
-      .declare = declare,
+      .declare = declare_train,
   };
 }
 

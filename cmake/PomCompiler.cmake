@@ -19,13 +19,38 @@ if(POM_SANITIZE)
   add_link_options(-fsanitize=${POM_SANITIZE})
 endif()
 
+# pom_unity(TARGET): several of its sources go through the compiler as one, because most of the time is for torch's
+# headers. Sources with options of their own stay alone.
+option(POM_UNITY "Compile several sources as one: quicker from scratch, slower after an edit" ON)
+function(pom_unity target)
+  if(POM_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    # GCC takes such a source for a header, whose classes may have no members of unnamed namespaces.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # pom_room(NAME SOURCES a.cpp ... LINK target ...): one room of the house, an object library that the shared
 # library pom is assembled from. LINK names the rooms (and packages) it may use.
 function(pom_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;LINK" ${ARGN})
   add_library(pom_${name} OBJECT ${ROOM_SOURCES})
   target_link_libraries(pom_${name} PUBLIC pom_settings ${ROOM_LINK})
+  pom_unity(pom_${name})
   set_property(GLOBAL APPEND PROPERTY POM_ROOMS pom_${name})
+endfunction()
+
+# pom_precompiled(TARGET): a program of the tests takes the headers that test_headers (tests/CMakeLists.txt) has compiled,
+# which works with equal flags only.
+function(pom_precompiled target)
+  if(NOT target STREQUAL test_headers)
+    target_precompile_headers(${target} REUSE_FROM test_headers)
+  endif()
+  if(CCACHE AND CMAKE_CXX_COMPILER_LAUNCHER STREQUAL CCACHE) # ccache's manual asks for both
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${CCACHE}")
+  endif()
 endfunction()
 
 # pom_test(room/file.cpp [LINK target ...] [ISA name ...]): one GoogleTest program, registered with ctest under its
@@ -36,6 +61,9 @@ function(pom_test source)
   string(REPLACE "/" "_" target test_${name})
   add_executable(${target} ${source})
   target_link_libraries(${target} PRIVATE pom_settings ${TEST_LINK} GTest::gtest_main)
+  if(NOT "pom_base" IN_LIST TEST_LINK) # which knows no torch
+    pom_precompiled(${target})
+  endif()
   add_test(NAME ${name} COMMAND ${target})
   # Threads that wait asleep, because tests run beside other work.
   set(environment ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 OMP_WAIT_POLICY=PASSIVE)

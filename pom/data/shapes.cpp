@@ -11,6 +11,7 @@
 #include "pom/data/exact_math.h"
 #include "pom/data/mirror.h"
 #include "pom/data/streams.h"
+#include "pom/data/uniform.h"
 
 namespace pom::data {
 namespace {
@@ -69,15 +70,6 @@ Numbers numbers_of(std::uint64_t seed, std::int64_t index) {
   fill_uniform(numbers.data(), numbers_each, {seed, noise_for::data_content, streams::shapes},
                index * numbers_each);
   return numbers;
-}
-
-// One of n, each as often, from the 24 bits of a uniform number.
-std::int64_t one_of(std::size_t n, float u) {
-  return (static_cast<std::int64_t>(u * 0x1p24f) * static_cast<std::int64_t>(n)) >> 24;
-}
-
-float between(float low, float high, float u) {
-  return low + (high - low) * u;
 }
 
 void choose_colours(Shape& shape, const Numbers& u) {

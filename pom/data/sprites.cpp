@@ -15,6 +15,7 @@
 #include "pom/data/exact_math.h"
 #include "pom/data/layers.h"
 #include "pom/data/streams.h"
+#include "pom/data/uniform.h"
 #include "pom/io/image.h"
 
 namespace pom::data {
@@ -34,54 +35,46 @@ constexpr std::array grounds = {
 // The uniform numbers of a clip, in this order: first those of the scene, then those of each sprite. Their
 // places are part of every clip's identity.
 enum SceneDraw {
-  draw_wording,
-  draw_two,
-  draw_ground,
-  draw_style,
-  draw_tint,
-  draw_change = draw_tint + 3,
-  draw_lighter,
-  draw_ground_angle,
-  draw_cycles,
-  draw_crossed,
+  scene_wording,
+  scene_two,
+  scene_ground,
+  scene_style,
+  scene_tint,
+  scene_change = scene_tint + 3,
+  scene_lighter,
+  scene_ground_angle,
+  scene_cycles,
+  scene_crossed,
   scene_numbers = 16
 };
 enum SpriteDraw {
-  draw_hue,
-  draw_kind,
-  draw_colour,
-  draw_path = draw_colour + 3,
-  draw_direction,
-  draw_pace,
-  draw_speed,
-  draw_x,
-  draw_y,
-  draw_phase,
-  draw_radius,
-  draw_angle,
-  draw_spins,
-  draw_spin,
-  draw_way_round,
-  draw_pulses,
-  draw_pulse,
+  sprite_hue,
+  sprite_kind,
+  sprite_colour,
+  sprite_path = sprite_colour + 3,
+  sprite_direction,
+  sprite_pace,
+  sprite_speed,
+  sprite_x,
+  sprite_y,
+  sprite_phase,
+  sprite_radius,
+  sprite_angle,
+  sprite_spins,
+  sprite_spin,
+  sprite_way_round,
+  sprite_pulses,
+  sprite_pulse,
   sprite_numbers = 24
 };
-static_assert(draw_crossed < scene_numbers && draw_pulse < sprite_numbers);
-constexpr std::int64_t most_sprites = 2, numbers_each = scene_numbers + most_sprites * sprite_numbers;
+static_assert(scene_crossed < scene_numbers && sprite_pulse < sprite_numbers);
+constexpr std::int64_t most_sprites = 2, clip_numbers = scene_numbers + most_sprites * sprite_numbers;
 
 // The shapes that training never sees in a hue: one of each, and no shape twice.
 constexpr std::array<std::int64_t, 8> held_out_kinds = {1, 4, 7, 0, 3, 6, 9, 2};
 
 constexpr float two_pi = static_cast<float>(2 * exact::pi);
 constexpr std::array<float, 3> paces = {0.15f, 0.3f, 0.6f};  // sides a second
-
-std::int64_t one_of(std::int64_t n, float u) {
-  return (static_cast<std::int64_t>(u * 0x1p24f) * n) >> 24;
-}
-
-float between(float low, float high, float u) {
-  return low + (high - low) * u;
-}
 
 bool happens(double share, float u) {
   return static_cast<double>(u) < share;
@@ -111,30 +104,30 @@ std::int64_t choose_wording(bool held_out, float u) {
 // The second sprite has another hue than the first: a caption must not leave open which is which.
 void choose_pair(Sprite& sprite, const Sprite* first, bool held_out, const float* u) {
   const auto kinds = std::ssize(shape_names()), hues = std::ssize(hue_names());
-  sprite.hue =
-      first == nullptr ? one_of(hues, u[draw_hue]) : (first->hue + 1 + one_of(hues - 1, u[draw_hue])) % hues;
+  sprite.hue = first == nullptr ? one_of(hues, u[sprite_hue])
+                                : (first->hue + 1 + one_of(hues - 1, u[sprite_hue])) % hues;
   const std::int64_t held = held_out_kinds[static_cast<std::size_t>(sprite.hue)];
-  const std::int64_t other = one_of(kinds - 1, u[draw_kind]);
+  const std::int64_t other = one_of(kinds - 1, u[sprite_kind]);
   sprite.kind = held_out ? held : other + (other >= held ? 1 : 0);
   const std::array<float, 3> colour = hue_colour(sprite.hue);
   for (std::size_t c = 0; c < 3; ++c)
-    sprite.colour[c] = std::clamp(colour[c] + between(-0.03f, 0.03f, u[draw_colour + c]), 0.0f, 1.0f);
+    sprite.colour[c] = std::clamp(colour[c] + between(-0.03f, 0.03f, u[sprite_colour + c]), 0.0f, 1.0f);
 }
 
 void choose_path(Sprite& sprite, const SpriteOptions& options, const float* u) {
-  const double which = u[draw_path];
+  const double which = u[sprite_path];
   sprite.path = which < options.staying                      ? Path::stay
                 : which < options.staying + options.bouncing ? Path::bounce
                                                              : Path::drift;
   const std::int64_t step = options.directions == 4 ? 2 : 1;
   const std::int64_t ways = sprite.path == Path::bounce ? 4 / step : 8 / step;
-  sprite.direction = step * one_of(ways, u[draw_direction]);
-  sprite.pace = one_of(std::ssize(paces), u[draw_pace]);
-  const float speed = paces[static_cast<std::size_t>(sprite.pace)] * between(0.9f, 1.1f, u[draw_speed]);
+  sprite.direction = step * one_of(ways, u[sprite_direction]);
+  sprite.pace = one_of(std::ssize(paces), u[sprite_pace]);
+  const float speed = paces[static_cast<std::size_t>(sprite.pace)] * between(0.9f, 1.1f, u[sprite_speed]);
   sprite.speed = sprite.path == Path::stay ? 0 : speed;
-  sprite.x = between(-0.5f, 0.5f, u[draw_x]);
-  sprite.y = between(-0.5f, 0.5f, u[draw_y]);
-  sprite.phase = u[draw_phase];
+  sprite.x = between(-0.5f, 0.5f, u[sprite_x]);
+  sprite.y = between(-0.5f, 0.5f, u[sprite_y]);
+  sprite.phase = u[sprite_phase];
 }
 
 // Discs and rings look the same however they are turned.
@@ -145,11 +138,11 @@ bool can_spin(const Sprite& sprite) {
 
 void choose_form(Sprite& sprite, const SpriteOptions& options, bool alone, const float* u) {
   const float least = alone ? 0.2f : 0.16f;
-  sprite.radius = least * between(1.0f, alone ? 1.5f : 1.4f, u[draw_radius]);
-  sprite.angle = between(-1.0f / 12, 1.0f / 12, u[draw_angle]);
-  if (can_spin(sprite) && happens(options.spinning, u[draw_spins]))
-    sprite.spin = between(0.15f, 0.35f, u[draw_spin]) * (u[draw_way_round] < 0.5f ? -1.0f : 1.0f);
-  if (happens(options.pulsing, u[draw_pulses])) sprite.pulse = between(0.35f, 0.6f, u[draw_pulse]);
+  sprite.radius = least * between(1.0f, alone ? 1.5f : 1.4f, u[sprite_radius]);
+  sprite.angle = between(-1.0f / 12, 1.0f / 12, u[sprite_angle]);
+  if (can_spin(sprite) && happens(options.spinning, u[sprite_spins]))
+    sprite.spin = between(0.15f, 0.35f, u[sprite_spin]) * (u[sprite_way_round] < 0.5f ? -1.0f : 1.0f);
+  if (happens(options.pulsing, u[sprite_pulses])) sprite.pulse = between(0.35f, 0.6f, u[sprite_pulse]);
 }
 
 bool clashes(const char* ground, const std::vector<Sprite>& sprites) {
@@ -168,15 +161,15 @@ std::int64_t choose_ground(const std::vector<Sprite>& sprites, float u) {
 void paint_ground(SpriteClip& clip, const float* u) {
   const float* colour = grounds[static_cast<std::size_t>(clip.ground)].colour;
   Shape& shape = clip.background;
-  shape.background = one_of(std::ssize(background_names()), u[draw_style]);
-  const float change = between(0.05f, 0.1f, u[draw_change]) * (u[draw_lighter] < 0.5f ? -1.0f : 1.0f);
+  shape.background = one_of(std::ssize(background_names()), u[scene_style]);
+  const float change = between(0.05f, 0.1f, u[scene_change]) * (u[scene_lighter] < 0.5f ? -1.0f : 1.0f);
   for (int c = 0; c < 3; ++c) {
-    shape.ground[0][c] = colour[c] + between(-0.03f, 0.03f, u[draw_tint + c]);
+    shape.ground[0][c] = colour[c] + between(-0.03f, 0.03f, u[scene_tint + c]);
     shape.ground[1][c] = shape.ground[0][c] + change;
   }
-  shape.ground_angle = two_pi * u[draw_ground_angle];
-  shape.ground_cycles = between(2, 4, u[draw_cycles]);
-  shape.ground_crossed = u[draw_crossed] < 0.5f;
+  shape.ground_angle = two_pi * u[scene_ground_angle];
+  shape.ground_cycles = between(2, 4, u[scene_cycles]);
+  shape.ground_crossed = u[scene_crossed] < 0.5f;
 }
 
 void check_options(const SpriteOptions& options) {
@@ -314,12 +307,12 @@ SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std:
   check(index >= 0 && index < (std::int64_t{1} << 55),
         "sprites: index: expected at least 0 and below 2^55, got ", index);
   const Novelty novelty = novelty_of(options.split);
-  std::array<float, numbers_each> u;
-  fill_uniform(u.data(), numbers_each, {seed, noise_for::data_content, streams::sprites},
-               index * numbers_each);
+  std::array<float, clip_numbers> u;
+  fill_uniform(u.data(), clip_numbers, {seed, noise_for::data_content, streams::sprites},
+               index * clip_numbers);
   SpriteClip clip;
-  clip.wording = choose_wording(novelty.wordings, u[draw_wording]);
-  clip.sprites.resize(happens(options.two, u[draw_two]) ? 2 : 1);
+  clip.wording = choose_wording(novelty.wordings, u[scene_wording]);
+  clip.sprites.resize(happens(options.two, u[scene_two]) ? 2 : 1);
   const float* numbers = u.data() + scene_numbers;
   for (Sprite& sprite : clip.sprites) {
     choose_pair(sprite, &sprite == &clip.sprites[0] ? nullptr : &clip.sprites[0], novelty.pairs, numbers);
@@ -327,7 +320,7 @@ SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std:
     choose_form(sprite, options, clip.sprites.size() == 1, numbers);
     numbers += sprite_numbers;
   }
-  clip.ground = choose_ground(clip.sprites, u[draw_ground]);
+  clip.ground = choose_ground(clip.sprites, u[scene_ground]);
   paint_ground(clip, u.data());
   return clip;
 }

@@ -26,7 +26,7 @@ void ddim(Trajectory& way) {
   }
 }
 
-const RegisterSampler registered({
+const RegisterSampler registered_ddim({
     .name = "ddim",
     .summary = "first order, deterministic; with eta up to 1 as stochastic as ddpm",
     .run = ddim,

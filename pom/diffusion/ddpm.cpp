@@ -21,7 +21,7 @@ void ddpm(Trajectory& way) {
   }
 }
 
-const RegisterSampler registered({
+const RegisterSampler registered_ddpm({
     .name = "ddpm",
     .aliases = {"ancestral"},
     .summary = "ancestral sampling, stochastic, many steps",

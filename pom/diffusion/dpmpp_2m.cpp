@@ -42,7 +42,7 @@ void dpmpp_2m(Trajectory& way) {
   }
 }
 
-const RegisterSampler registered({
+const RegisterSampler registered_dpmpp_2m({
     .name = "dpm++2m",
     .aliases = {"dpmpp_2m", "dpm_solver++", "dpm-solver++(2m)", "dpmsolver++", "dpmsolverpp_2m", "dpm++"},
     .summary = "second order with one evaluation a step, deterministic",

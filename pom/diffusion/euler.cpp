@@ -18,7 +18,7 @@ void euler(Trajectory& way) {
   }
 }
 
-const RegisterSampler registered({
+const RegisterSampler registered_euler({
     .name = "euler",
     .summary = "first order, deterministic; the plain choice for flow models",
     .run = euler,

@@ -46,7 +46,7 @@ std::vector<double> times(std::span<const double> grid) {
   return times;
 }
 
-const RegisterSampler registered({
+const RegisterSampler registered_heun({
     .name = "heun",
     .summary = "second order with two evaluations a step, deterministic; the paper's choice for flow models",
     .run = heun,

@@ -1,7 +1,5 @@
 #include "pom/generate/clip_engine.h"
 
-#include <charconv>
-
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
@@ -14,6 +12,7 @@
 #include "pom/generate/pictures.h"
 #include "pom/generate/plan.h"
 #include "pom/generate/resolve.h"
+#include "pom/generate/tensor_file.h"
 #include "pom/generate/text_folder.h"
 #include "pom/generate/video_stream.h"
 #include "pom/io/clip.h"
@@ -24,11 +23,6 @@ namespace pom::generate {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string number_text(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
 
 std::uint64_t first_seed(const ClipJob& job) {
   return static_cast<std::uint64_t>(job.request.seed);

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view gpu = "cuda";
 
 // The number after "cuda:", or -1 where the text is not of that form; "cuda" alone is the first.
-int number_of(std::string_view text) {
+int gpu_number(std::string_view text) {
   if (text == gpu) return 0;
   if (!text.starts_with("cuda:")) return -1;
   text.remove_prefix(gpu.size() + 1);
@@ -46,7 +46,7 @@ c10::Device device_named(std::string_view text, std::string_view operation) {
   if (text == "cpu") return c10::kCPU;
   const int count = gpus();
   if (text == "auto") return count > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
-  const int number = number_of(text);
+  const int number = gpu_number(text);
   check(number >= 0, operation, ": device: expected cpu, cuda, cuda:N or auto, got \"", text, "\"");
   check(number < count, operation, ": device: expected one that is here, got \"", text,
         "\": ", what_there_is(count));

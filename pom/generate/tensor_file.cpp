@@ -1,6 +1,7 @@
 #include "pom/generate/tensor_file.h"
 
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -54,6 +55,11 @@ void write_tensors(const std::filesystem::path& path, const std::map<std::string
                      {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}});
   }
   st::write(path, views, metadata);
+}
+
+std::string number_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 }  // namespace pom::generate

@@ -20,4 +20,7 @@ TensorFile read_tensors(const std::filesystem::path& path);
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                    const io::safetensors::Metadata& metadata);
 
+// A number for the metadata: the shortest text that reads back.
+std::string number_text(double value);
+
 }  // namespace pom::generate

@@ -1,6 +1,5 @@
 #include "pom/generate/video_stream.h"
 
-#include <charconv>
 #include <sstream>
 
 #include <ATen/ops/empty.h>
@@ -17,11 +16,6 @@ constexpr const char* format_key = "format";
 constexpr const char* format = "pom stream 1";
 constexpr const char* seeds_key = "seeds";
 const std::string beside_prefix = "beside.";  // of the caller's texts and tensors
-
-std::string number_text(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
 
 std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
   std::string text;

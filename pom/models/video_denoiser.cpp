@@ -15,7 +15,7 @@ namespace pom::models {
 namespace {
 
 constexpr std::int64_t kMostBlocks = std::int64_t{1} << 32;  // of a stream: more than anyone will see
-constexpr std::int64_t kTableRows = 64;  // modulations kept at a time, of as many evaluations
+constexpr std::int64_t kTableEvaluations = 64;               // whose modulations are kept at a time
 
 // The parts of a layer's modulations, in the order of the network's weights.
 enum Part {
@@ -33,16 +33,16 @@ enum Part {
   parts
 };
 
-struct Layer {
+struct VideoLayer {
   ops::LayerWeights c_pom, pom;             // these two, or
   ops::Dense c_query, c_key_value, c_proj;  // of attention to the text
   ops::Dense qkv, proj;                     // of attention
   ops::Dense up, down;
 };
 
-Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
+VideoLayer take_video_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
   const std::string name = "layers." + std::to_string(i) + ".";
-  Layer layer;
+  VideoLayer layer;
   if (config.attention()) {
     layer.c_query = shelf.dense(name + "c_attn.q");
     layer.c_key_value = shelf.dense(name + "c_attn.kv");
@@ -59,7 +59,7 @@ Layer take_layer(Shelf& shelf, const NetworkConfig& config, std::int64_t i) {
 }
 
 // What the time sets, as one matrix: scales, shifts and gates of all blocks (11 d each), then of the output.
-ops::Dense take_conditioning(Shelf& shelf, const NetworkConfig& config) {
+ops::Dense take_time_conditioning(Shelf& shelf, const NetworkConfig& config) {
   std::vector<at::Tensor> weights, biases;
   const auto add = [&](const std::string& name) {
     ops::Dense part = shelf.dense(name);
@@ -102,8 +102,8 @@ struct VideoDenoiser::Impl {
     time_up = shelf.dense("time_emb.0"), time_down = shelf.dense("time_emb.2");
     in_conv = shelf.dense("in_conv");
     in_conv.weight = in_conv.weight.flatten(1);
-    for (std::int64_t i = 0; i < c.depth; ++i) layers.push_back(take_layer(shelf, c, i));
-    conditioning = take_conditioning(shelf, c), out_proj = shelf.dense("out_proj");
+    for (std::int64_t i = 0; i < c.depth; ++i) layers.push_back(take_video_layer(shelf, c, i));
+    conditioning = take_time_conditioning(shelf, c), out_proj = shelf.dense("out_proj");
   }
 
   at::ScalarType arithmetic() const { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
@@ -191,7 +191,7 @@ struct VideoDenoiser::Impl {
 
   void fill_table(std::int64_t first) {
     const std::int64_t width = parts * config.depth * config.dim;
-    table_first = first, table_count = std::min(kTableRows, count() - first);
+    table_first = first, table_count = std::min(kTableEvaluations, count() - first);
     table = at::empty({table_count, width + 2 * config.dim}, stream);
     ops::silu_linear_rows(time_emb.narrow(0, first, table_count), conditioning, table);
     if (config.attention()) return;
@@ -220,7 +220,7 @@ struct VideoDenoiser::Impl {
   }
 
   Heard hear(std::int64_t l, const nn::TextContext& told, const at::Tensor& m) const {
-    const Layer& layer = layers[static_cast<std::size_t>(l)];
+    const VideoLayer& layer = layers[static_cast<std::size_t>(l)];
     const at::Tensor now = m.narrow(0, 0, told.tokens.size(0));
     const ops::Modulation modulation{part(now, l, scale_text), part(now, l, shift_text), nn::kNormEps};
     if (config.attention()) {
@@ -299,7 +299,7 @@ struct VideoDenoiser::Impl {
   }
 
   void run_layer(std::int64_t l, at::Tensor& x, const at::Tensor& m, const Heard& told, Seen& before) const {
-    const Layer& layer = layers[static_cast<std::size_t>(l)];
+    const VideoLayer& layer = layers[static_cast<std::size_t>(l)];
     const auto modulation = [&](Part scale, Part shift) {
       return ops::Modulation{part(m, l, scale), part(m, l, shift), nn::kNormEps};
     };
@@ -326,14 +326,14 @@ struct VideoDenoiser::Impl {
   // linear_half takes the stream's dtype on the CPU.
   at::Tensor ready(const at::Tensor& y) const { return y.is_cuda() ? y : y.to(arithmetic()).contiguous(); }
 
-  void attend_text(const Layer& layer, at::Tensor& x, const ops::Modulation& modulation, const Heard& told,
-                   const at::Tensor& gate) const {
+  void attend_text(const VideoLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
+                   const Heard& told, const at::Tensor& gate) const {
     const at::Tensor q = projected(x, modulation, layer.c_query);
     ops::linear_half(x, ready(nn::attend(q, told.keys, told.values, config.heads, told.mask)), layer.c_proj,
                      gate);
   }
 
-  void attend_video(const Layer& layer, at::Tensor& x, const ops::Modulation& modulation,
+  void attend_video(const VideoLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
                     nn::KeyValueCache& cache, const at::Tensor& gate) const {
     const std::vector<at::Tensor> qkv = projected(x, modulation, layer.qkv).chunk(3, -1);
     cache.append(qkv[1], qkv[2]);
@@ -453,7 +453,7 @@ struct VideoDenoiser::Impl {
   at::TensorOptions stream;
   at::Tensor no_text;
   ops::Dense text_proj, time_up, time_down, in_conv, conditioning, out_proj;
-  std::vector<Layer> layers;
+  std::vector<VideoLayer> layers;
 
   std::int64_t batch = 0, rows = 0, columns = 0, block = 0;
   std::vector<Evaluation> evaluations;

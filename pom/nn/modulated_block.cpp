@@ -8,11 +8,11 @@
 #include "pom/ops/conditions.h"
 
 namespace pom::nn {
-namespace {
-
 torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
   return silu_linear->at<torch::nn::LinearImpl>(1);
 }
+
+namespace {
 
 ops::ConditionMatrix matrix_of(torch::nn::Sequential& silu_linear, std::int64_t parts) {
   const auto& linear = linear_of(silu_linear);

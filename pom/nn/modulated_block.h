@@ -47,5 +47,6 @@ at::Tensor in_eights(const at::Tensor& rows);
 
 // SiLU, then Linear, so that the matrix is called ".1".
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out);
+torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear);
 
 }  // namespace pom::nn

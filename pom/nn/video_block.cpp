@@ -9,10 +9,6 @@
 namespace pom::nn {
 namespace {
 
-torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
-  return silu_linear->at<torch::nn::LinearImpl>(1);
-}
-
 // (B, d) for every text: where a clip has several, each gets the clip's row.
 at::Tensor for_texts(const at::Tensor& rows, const at::Tensor& texts) {
   return rows.size(0) == texts.size(0) ? rows

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 
 #include "pom/ops/mixer.h"
 
@@ -83,6 +84,13 @@ inline at::Tensor tensor_of(const OptTensor& t) {
 }
 inline OptTensor optional_of(const at::Tensor& t) {
   return t.defined() ? OptTensor(t) : std::nullopt;
+}
+// In place of a part that nobody wants: what an operator returns is defined.
+inline at::Tensor empty_part(const at::Tensor& like) {
+  return at::empty({0}, like.options());
+}
+inline at::Tensor or_empty(const at::Tensor& t, const at::Tensor& like) {
+  return t.defined() ? t : empty_part(like);
 }
 inline Mask mask_of(const OptTensor& mask, std::int64_t block, std::int64_t window) {
   return {tensor_of(mask), block, window};

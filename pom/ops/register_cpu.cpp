@@ -9,9 +9,12 @@
 #include "pom/ops/dispatch.h"
 #include "pom/ops/full_mask.h"
 #include "pom/ops/stack_step.h"
+#include "pom/ops/training_common.h"
 
 namespace pom::ops {
 namespace {
+
+using detail::sum_type;
 
 bool use_fused(const char* op, const Problem& problem) {
   if (path() == Path::composed) return false;
@@ -35,16 +38,6 @@ std::vector<std::int64_t> shape_with(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> shape = x.sizes().vec();
   shape.back() = last;
   return shape;
-}
-at::ScalarType sum_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-at::Tensor empty_part(const at::Tensor& like) {
-  return at::empty({0}, like.options());
-}
-at::Tensor or_empty(const at::Tensor& t, const at::Tensor& like) {
-  return t.defined() ? t : empty_part(like);
 }
 
 at::Tensor mixer_cpu(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {

@@ -97,9 +97,6 @@ void check_part(const char* op, const char* name, const at::Tensor& t, at::IntAr
         ": expected ", type, " of shape ", shape, " on ", x.device(), ", got ", t.scalar_type(), " of shape ",
         shape_text(t), " on ", t.device());
 }
-at::Tensor or_empty(const at::Tensor& t, const at::Tensor& like) {
-  return t.defined() ? t : at::empty({0}, like.options());
-}
 
 std::tuple<at::Tensor, at::Tensor> mixer_backward_cuda(const at::Tensor& dout, const at::Tensor& ho,
                                                        const at::Tensor& se, std::int64_t order,

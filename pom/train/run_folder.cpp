@@ -48,7 +48,7 @@ void append(const fs::path& path, std::string_view text) {
   check(file.good(), "train: ", path.string(), ": cannot write: ", io::detail::errno_text(errno));
 }
 
-std::int64_t step_of(std::string_view line) {
+std::int64_t step_of_line(std::string_view line) {
   constexpr std::string_view key = "{\"step\": ";
   std::int64_t step = -1;
   if (line.starts_with(key)) std::from_chars(line.data() + key.size(), line.data() + line.size(), step);
@@ -61,7 +61,7 @@ void cut_log(const fs::path& path, std::int64_t step) {
   std::string kept;
   std::istringstream lines(all);
   for (std::string line; std::getline(lines, line);)
-    if (const std::int64_t of = step_of(line); of >= 0 && of <= step && line.ends_with('}'))
+    if (const std::int64_t of = step_of_line(line); of >= 0 && of <= step && line.ends_with('}'))
       kept += line + "\n";
   if (kept != all) io::write_file_atomically(path, kept);
 }

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 

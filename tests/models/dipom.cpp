@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "pom/base/error.h"
 
@@ -31,7 +32,7 @@ struct Step {
 DiPoM random_network(const std::string& mixer) {
   DiPoM net(small(mixer));
   at::manual_seed(1);
-  const torch::NoGradGuard guard;
+  const at::NoGradGuard guard;
   for (at::Tensor& p : net->parameters()) p.normal_(0, 0.2);
   return net;
 }
@@ -91,7 +92,7 @@ TEST(CheckpointingTest, FrozenPartsAndNoGraph) {
   const at::Tensor expected = step(net);
   net->set_checkpointing(true);
   {
-    const torch::NoGradGuard guard;
+    const at::NoGradGuard guard;
     EXPECT_TRUE(at::equal(step(net), expected));
     EXPECT_FALSE(step(net).requires_grad());
   }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <limits>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/models/counts.h"
@@ -142,7 +142,7 @@ TEST_P(Denoising, EqualsTheModule) {
     const std::vector<double> times{1.0, 0.75, 0.31};
     Denoiser denoiser(config, weights);
     denoiser.plan(classes, height, width, times);
-    torch::NoGradGuard no_grad;
+    at::NoGradGuard no_grad;
     for (const double t : {0.75, 1.0, 0.31, 0.123}) {  // the last one was not planned
       const at::Tensor both = denoiser(x, t, true).clone();
       const at::Tensor time = at::full({3}, t, at::kDouble), wide = x.to(at::kDouble);

@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
 
 #include "pom/base/error.h"
 #include "pom/models/counts.h"
@@ -112,14 +112,14 @@ TEST(VideoModule, StartsAsTheIdentityAndPredictsZero) {
 
 void randomise(VDiPoM& network) {
   at::manual_seed(3);
-  const torch::NoGradGuard no_gradients;
+  const at::NoGradGuard no_gradients;
   for (at::Tensor& p : network->parameters()) p.normal_(0, p.dim() > 1 ? 0.1 : 0.3);
 }
 
 TEST(VideoModule, APaddedTextIsTheSameAndAnEmptyOneIsNone) {
   VDiPoM network(small());
   randomise(network);
-  const torch::NoGradGuard no_gradients;
+  const at::NoGradGuard no_gradients;
   Inputs in;
   in.mask.slice(1, 2).fill_(false);
   const at::Tensor expected = network->forward(in.x, in.t, in.text, in.mask);
@@ -136,7 +136,7 @@ TEST(VideoModule, ABlockDoesNotSeeTheFuture) {
   for (const bool attention : {false, true}) {
     VDiPoM network(small(attention));
     randomise(network);
-    const torch::NoGradGuard no_gradients;
+    const at::NoGradGuard no_gradients;
     const Inputs in;
     at::Tensor other = in.x.clone();
     other.slice(2, 4).normal_();
@@ -152,7 +152,7 @@ TEST(VideoModule, ComesRoundWithThePeriodOfItsTime) {
   config.time_period = 12;
   VDiPoM network(config);
   randomise(network);
-  const torch::NoGradGuard no_gradients;
+  const at::NoGradGuard no_gradients;
   const Inputs in;
   const auto from = [&](std::int64_t block) {
     return network->forward(in.x, in.t, in.text, in.mask, at::full({2}, block, at::kLong));

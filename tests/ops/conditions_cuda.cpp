@@ -2,8 +2,9 @@
 // bits from run to run, through the kernels where the batch is small and else composed.
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "pom/ops/conditions.h"
 #include "pom/ops/mixer.h"

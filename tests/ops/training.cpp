@@ -4,9 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "pom/base/error.h"
 #include "pom/ops/mixer.h"
@@ -172,7 +173,7 @@ TEST(TrainingGradients, NoneWhereNoneIsWanted) {
   const Tensors in = Inputs{2, 5, 6}.make(at::kFloat, at::kFloat);
   for (const at::Tensor& out : together(in)) EXPECT_FALSE(out.requires_grad());
   const Tensors wanted = leaves(in);
-  const torch::NoGradGuard guard;
+  const at::NoGradGuard guard;
   for (const at::Tensor& out : together(wanted)) EXPECT_FALSE(out.requires_grad());
   EXPECT_FALSE(gated_add(wanted[0], wanted[1], wanted[2], kBase).requires_grad());
   EXPECT_FALSE(modulated_norm(wanted[0], wanted[3], wanted[4], kEps).requires_grad());
@@ -224,7 +225,7 @@ TEST_P(FeedForwards, ValuesGradientsAndThreads) {
       EXPECT_TRUE(at::equal(again[i], found[i])) << "input " << i << ", " << threads << " threads";
   }
   at::set_num_threads(before);
-  const torch::NoGradGuard none;
+  const at::NoGradGuard none;
   EXPECT_TRUE(at::equal(fused_feed_forward(in)[0], outs[0]));
 }
 

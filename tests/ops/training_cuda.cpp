@@ -3,8 +3,9 @@
 // products, where there is a GPU that has them; all of it is skipped where there is none.
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "pom/ops/inference.h"
 #include "pom/ops/mixer.h"
@@ -93,7 +94,7 @@ TEST_P(GpuFeedForward, ValuesAndGradients) {
     EXPECT_LE(error(ours), 2 * error(plain) + 4 * ulp * truth[i].abs().max().item<double>()) << i;
     EXPECT_TRUE(at::equal(ours[i], again[i])) << i;
   }
-  const torch::NoGradGuard none;
+  const at::NoGradGuard none;
   EXPECT_TRUE(at::equal(run(in), ours.back()));
 }
 
@@ -392,7 +393,7 @@ TEST(GpuBranchesElsewhere, AreComposed) {
   Tensors in = branch_inputs(few, at::kFloat, at::kBFloat16);
   for (at::Tensor& t : in) t.requires_grad_();
   EXPECT_EQ(run_branch(few, in, at::kBFloat16).function.find("BranchFunction"), std::string::npos);
-  const torch::NoGradGuard none;
+  const at::NoGradGuard none;
   const BranchCase many{2, 300, 64, 128, 2, true, false};
   EXPECT_EQ(run_branch(many, branch_inputs(many, at::kFloat, at::kBFloat16), at::kBFloat16).function, "");
 }

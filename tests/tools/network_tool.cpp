@@ -12,7 +12,7 @@
 #include <iostream>
 #include <map>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/models/counts.h"

@@ -17,7 +17,7 @@
 #include <iostream>
 #include <map>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/diffusion/noise.h"
@@ -116,7 +116,7 @@ void run(const char* weights_file, const char* inputs_file, const char* out_file
     if (item.value().grad().defined()) out["grad." + item.key()] = item.value().grad();
   {
     const ops::PathGuard composed(ops::Path::composed);
-    const torch::NoGradGuard no_gradients;
+    const at::NoGradGuard no_gradients;
     network->set_materialised(true);
     out["materialised"] = network->forward(x, t, text, mask, first);
   }
