@@ -139,6 +139,8 @@ class Decoder:
         self._places: list[int] = []  # where they were,
         self._versions: list[int] = []  # and how old
 
+    @torch.inference_mode(False)  # what is made here is written again outside of it
+    @torch.no_grad()
     def _follow(self, capturing: bool) -> None:
         """What the kernel reads beside the matrices, biases in fp32 and norms, as they are now."""
         matrices = 5 * len(self.blocks)

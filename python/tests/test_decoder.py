@@ -189,6 +189,17 @@ def test_inference_mode(backend):
     torch.testing.assert_close(torch.cat(got, 1), whole(blocks, x), rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_steps_within_inference_mode_and_without(backend):
+    blocks, x = stack(), torch.randn(2, 24)
+    decoder = libpom.Decoder(blocks, 2)
+    with torch.inference_mode():
+        decoder.step(x)
+    blocks[0].ffw[0].bias.add_(1)
+    decoder.reset()
+    assert torch.equal(decoder.step(x), libpom.Decoder(blocks, 2).step(x))
+
+
 def test_adapters_run_as_they_are(backend):
     class Doubled(torch.nn.Module):
         def __init__(self, inner):
