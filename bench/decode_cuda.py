@@ -4,7 +4,8 @@ blocks one by one, as they come and as a CUDA graph, beside the time in which to
 
     LIBPOM_LIBRARY=build/cuda/libpom.so PYTHONPATH=python python bench/decode_cuda.py [--batch 1,4,8]
 
-Everything is called in turn in this process; times are µs of a step, as a caller in Python has them.
+Everything is called in turn in this process. Times are µs of a step, of steps that queue up for 20 ms and
+more; reading and "blocks as a graph" are replays of graphs, the others calls from Python.
 """
 
 import argparse

@@ -29,13 +29,14 @@ class Decoder:
 
     On a GPU of compute capability 9.0, with blocks in bf16 or fp16, orders up to 4, at most 8 sequences, a
     width of at most 2304 and at most 9216 features and hidden features, all multiples of 8, a step is one
-    kernel in a CUDA graph, bound by reading the weights; elsewhere, and where a layer is more than its
-    weights (an adapter, a hook), the blocks run one by one. `fused` says which it was. Between the blocks a
-    step of the library has the residual stream in fp32; `prefill` has it in the blocks' dtype.
+    kernel in a CUDA graph, with one sequence about 1.3 times as long as reading the weights; elsewhere, and
+    where a layer is more than its weights (an adapter, a hook), the blocks run one by one. `fused` says which
+    it was. Between the blocks a compiled step has the residual stream in fp32, `prefill` in the blocks'
+    dtype.
 
-    Updates of weights in place and other tensors in their place are followed. Not so what no counter of torch
-    sees: writes through `.data`, and those to tensors of the inference mode. After one of these, and after
-    a layer was exchanged or got a hook, call `refresh`.
+    Updates of weights in place and other tensors in their place are followed. Changes that torch does not
+    count are not noticed: writes through `.data`, and to tensors of the inference mode. After one of these,
+    and after a layer was exchanged or got a hook, call `refresh`.
     """
 
     @torch.inference_mode(False)  # a decoder that was made in it goes on outside
@@ -88,7 +89,7 @@ class Decoder:
 
     @torch.no_grad()
     def prefill(self, x: Tensor) -> Tensor:
-        """Tokens (B, n, d) at once, each of which sees itself and what came before."""
+        """Tokens (B, n, d) at once, each of which sees itself and what came before, the state included."""
         if x.dim() != 3 or x.shape[0] != self.batch or x.shape[2] != self.dim:
             fail("Decoder.prefill: x", f"({self.batch}, n, {self.dim})", tuple(x.shape))
         self._check("prefill", x)
