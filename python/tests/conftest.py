@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Who runs in the background of a shell ignores Ctrl-C, and so does everything it starts: tests would wait for good.
+# In the background of a shell Ctrl-C is ignored, and by all that is started there: tests would wait for good.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not spin on shared machines
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # the Makefile says why
