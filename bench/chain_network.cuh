@@ -120,13 +120,13 @@ struct Network {
       if (here) gate.partial = partial;
       note(product_gate(product(b.select, normal, n.width, n.features, row_scale), gate, bench_stream()));
       note(product_residual(product(b.aggregate, wide_, n.features, n.width, largest, n.tokens),
-                            {Dtype::fp32, x, b.mixing_gate, stride(), nullptr}, bench_stream()));
+                            {x, b.mixing_gate, stride()}, bench_stream()));
       note(norm(b.feeding_scale, b.feeding_shift));
       StoreTail up;
       up.activation = Activation::gelu, up.out_dtype = n.dtype, up.out = hidden_, up.out_scale = hidden_scale;
       note(product_store(product(b.up, normal, n.width, n.hidden, row_scale), up, bench_stream()));
       note(product_residual(product(b.down, hidden_, n.hidden, n.width, hidden_scale, n.rows()),
-                            {Dtype::fp32, x, b.feeding_gate, stride(), nullptr}, bench_stream()));
+                            {x, b.feeding_gate, stride()}, bench_stream()));
     }
     return worst;
   }
