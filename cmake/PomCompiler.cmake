@@ -1,4 +1,4 @@
-# Compiler settings shared by every room, and the two functions rooms and tests are declared with.
+# Compiler settings shared by every room, and the functions that rooms and tests are declared with.
 
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -11,6 +11,7 @@ cudaError_t product_residual(const Product& p, const ResidualTail& t, cudaStream
     using Tail = ResidualTailOf<In>;
     const typename Tail::Params params{affine_of(p), t.x, t.gate, t.gate_stride,
                                        static_cast<int>(p.sizes.tokens)};
+    // Any N would do for any tile; but those who choose and measure ask product_tile_fits().
     return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
       return launch_product<ProductTraits<In, kTileRows, TN, Beside, false>, Tail>(p, params, stream);
     });

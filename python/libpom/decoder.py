@@ -212,6 +212,8 @@ class Decoder:
             ):
                 self._run()
         except RuntimeError:
+            if os.environ.get("POM_GRAPHS") == "always":
+                raise
             self._graphs = False
         else:
             self._graph = graph

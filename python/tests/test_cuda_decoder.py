@@ -36,6 +36,12 @@ def test_one_kernel(depth, dim, order, batch, dtype):
     assert (apart.double() - exact).abs().max() <= 2 * plain
 
 
+def assert_like_new(decoder, x):
+    decoder.reset()
+    assert torch.equal(decoder.step(x), libpom.Decoder(decoder.blocks, decoder.batch).step(x))
+    assert decoder.fused
+
+
 @torch.no_grad()
 def test_updates_are_followed_by_the_graph():
     blocks = stack(3, 64, dtype=torch.bfloat16, device="cuda")
@@ -44,8 +50,7 @@ def test_updates_are_followed_by_the_graph():
     decoder.step(x), decoder.step(x)
     for change in (blocks[1].pom.ho_proj.weight, blocks[0].ffw[2].bias, blocks[2].norm2.weight):
         change.mul_(1.5)
-        decoder.reset()
-        assert torch.equal(decoder.step(x), libpom.Decoder(blocks, 1).step(x))
+        assert_like_new(decoder, x)
 
 
 def test_more_sequences_go_block_by_block():
@@ -63,11 +68,9 @@ def test_a_graph_goes_where_the_weights_are():
     decoder = libpom.Decoder(blocks, 2)
     decoder.step(x), decoder.step(x)
     blocks.load_state_dict(stack(3, 64, dtype=torch.bfloat16, device="cuda").state_dict(), assign=True)
-    decoder.reset()
-    assert torch.equal(decoder.step(x), libpom.Decoder(blocks, 2).step(x))
+    assert_like_new(decoder, x)
     blocks[1].pom.ho_proj.weight.data = torch.randn_like(blocks[1].pom.ho_proj.weight)
-    decoder.reset()
-    assert torch.equal(decoder.step(x), libpom.Decoder(blocks, 2).step(x)) and decoder.fused
+    assert_like_new(decoder, x)
 
 
 def test_prefill_and_states():
