@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "pom/ops/conditions.h"
 #include "pom/ops/mixer.h"

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "pom/ops/inference.h"
 #include "pom/ops/mixer.h"
