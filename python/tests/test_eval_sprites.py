@@ -21,8 +21,9 @@ from test_cli import (  # noqa: F401
     program,
 )
 from test_cli_video import clips, near  # noqa: F401
+from tools import referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 SPLITS = ["training", "new_wordings", "new_pairs", "new_both"]
 MEASURES = ["shape", "colour", "direction"]
