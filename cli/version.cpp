@@ -55,7 +55,8 @@ std::vector<Check> check_parts() {
     else if (part.name == "CUDA kernels" && !this_build().torch_has_cuda)
       checks.push_back({name, State::ok, "none: this torch is a CPU build"});
     else
-      checks.push_back({name, State::note, detail::concat("this build has not ", part.brings), part.why});
+      checks.push_back(
+          {name, State::note, detail::concat("left out of this build: ", part.brings), part.why});
   }
   return checks;
 }

@@ -1,11 +1,13 @@
-"""A build that lacks a part says so. That the program would be such a one is seen without building it: a
-tree is configured without toml++ and with clips switched off, and its table of parts alone is compiled."""
+"""A build that lacks a part says so: the program with another table of parts, and the table of a tree that is
+configured without toml++ and with clips switched off, of which nothing else is compiled."""
 
 import re
 import subprocess
 from pathlib import Path
 
-from test_cli import _program_is_there, pom  # noqa: F401
+import pytest
+
+from test_cli import _program_is_there, environment, pom  # noqa: F401
 from tools import built_tool, everything_is_demanded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +16,37 @@ ROOT = Path(__file__).resolve().parents[2]
 def parts(tool):
     said = subprocess.run([tool], capture_output=True, text=True, check=True).stdout
     return {name: (state, why) for name, state, why in (line.split("\t") for line in said.splitlines())}
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """The program of a build without toml++, FFmpeg and nvcc."""
+    return lambda *words: subprocess.run(
+        [built_tool("bare_pom"), *words], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("words", [["train"], ["train", "--help"], ["bench", "figure1", "--tokens", "4"]])
+def test_a_command_that_was_left_out(bare, words):
+    result = bare(*words)
+    assert (result.returncode, result.stdout) == (2, "")
+    why = "toml++ was not found when it was built; install libtomlplusplus-dev and build again"
+    assert result.stderr == f"pom {words[0]}: this build has no training: {why}\n"
+
+
+def test_a_bare_build_tells(bare):
+    assert 'did you mean "train"?' in bare("trian").stderr
+    shown = bare("--help").stdout
+    assert re.search(r"^  train +left out of this build: pom --version says why$", shown, re.M)
+    said = bare("--version").stdout
+    for name, library in (("clips", "FFmpeg"), ("training", "toml++"), ("CUDA kernels", "nvcc")):
+        assert re.search(rf"^{name} +left out: {re.escape(library)}", said, re.M), said
+    doctor = bare("doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    assert re.search(r"^note +training: left out of this build: pom train and pom bench$", doctor.stdout, re.M)
+    assert re.search(r"^ +-> FFmpeg's libraries were not found", doctor.stdout, re.M)
+    for command in ("sample", "eval"):
+        assert bare(command, "--help").returncode == 0
 
 
 def test_a_tree_without_its_libraries(tmp_path):
