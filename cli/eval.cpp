@@ -124,8 +124,8 @@ Command eval_command() {
           "\n"
           "sprites: asks a model for clips of captions, those of training and those held out of it, and "
           "tracks what they show: how often shape, colour and direction are those of the caption, each with "
-          "its 95 % interval, beside drawings of the same scenes; and with --lengths, whether a stream stays "
-          "what it was.",
+          "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
+          "wrong); and with --lengths, whether a stream stays what it was.",
       .examples =
           "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"

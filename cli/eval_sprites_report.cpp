@@ -58,6 +58,15 @@ std::string rows(const std::string& split, const ScoreTable* clips, const ScoreT
   return text + row(text.empty() ? split : "", "drawings", drawn);
 }
 
+// "misfit        clips     mean 0.0123, worst 0.2101; 3 of 2000 fit no shape"
+std::string misfit_row(const std::string& name, const std::string& what, const SpriteScores& scores) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%-14s%-10smean %.4f, worst %.4f; %lld of %lld fit no shape\n",
+                name.c_str(), what.c_str(), scores.mean_misfit(), scores.worst_misfit,
+                static_cast<long long>(scores.clips - scores.fitting), static_cast<long long>(scores.clips));
+  return text;
+}
+
 std::string table(const std::string& title, const ScoreTable* clips, const ScoreTable& drawings) {
   std::string text = line("in % (95 % interval)", {"shape", "colour", "direction"});
   if (!title.empty()) text = title + "\n" + text;
@@ -69,7 +78,8 @@ std::string table(const std::string& title, const ScoreTable* clips, const Score
     text += rows(
         "all", clips, drawings, [](const ScoreTable& t, std::size_t i) { return t.over_splits(i); },
         drawings.over_all());
-  return text;
+  if (clips) text += misfit_row("misfit", "clips", clips->over_all());
+  return text + misfit_row(clips ? "" : "misfit", "drawings", drawings.over_all());
 }
 
 std::vector<JsonObject> objects(const ScoreTable& table, const std::int64_t* window) {
@@ -90,6 +100,12 @@ std::vector<JsonObject> objects(const ScoreTable& table, const std::int64_t* win
                                      .add("low", interval.low)
                                      .add("high", interval.high));
       }
+      object.add("misfit", JsonObject()
+                               .add("mean", scores.mean_misfit())
+                               .add("worst", scores.worst_misfit)
+                               .add("most_allowed", eval::worst_fit)
+                               .add("of_no_shape", scores.found - scores.fitting)
+                               .add("nothing_found", scores.clips - scores.found));
     }
   return all;
 }

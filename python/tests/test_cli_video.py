@@ -31,9 +31,9 @@ from test_cli import (  # noqa: F401
     program,
 )
 from test_video_network import randomise
-from tools import built_tool
+from tools import ffmpeg_is_there, referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 NETWORK = {
     "dim": 24,
@@ -102,12 +102,7 @@ def sample(clips, tmp_path):
 
 @pytest.fixture(scope="session")
 def ffmpeg():
-    for name in ("ffmpeg", "ffprobe"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed")
-    tool = built_tool("clip_tool")
-    if not subprocess.run([tool, "libraries"], capture_output=True, text=True, check=True).stdout.strip():
-        pytest.skip("this build has no FFmpeg")
+    ffmpeg_is_there()
 
 
 def probe(path):

@@ -6,16 +6,15 @@ is tests/io/clip.cpp and tests/data/clips.cpp.
 
 import json
 import os
-import shutil
 import subprocess
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tools import built_tool
+from tools import built_tool, ffmpeg_is_there, lacking, referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +23,8 @@ def tool():
 
 
 @pytest.fixture(scope="module")
-def ffmpeg(tool):
-    """Where the build has FFmpeg's libraries, its programs are there to judge them, or the test fails."""
-    if not subprocess.run([tool, "libraries"], capture_output=True, text=True, check=True).stdout.strip():
-        pytest.skip("this build has no FFmpeg")
-    for program in ("ffmpeg", "ffprobe"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
+def ffmpeg():
+    ffmpeg_is_there()
 
 
 def frames_of(width, height, count):
@@ -246,7 +240,7 @@ def test_a_clip_on_its_side_is_turned(tool, ffmpeg, tmp_path):
         ):
             break
     else:
-        pytest.skip("this ffmpeg turns no clip")
+        lacking("this ffmpeg turns no clip")
     clip = read(tool, turned)
     assert clip.shape[1:3] == (64, 32)
     assert np.abs(clip.astype(int) - decoded(turned, 32, 64)).mean() < 4

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from reference_dipom import ReferenceDiPoM
 from training import environment, pom_train, program
 
-tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads TOML")
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which came with pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPER = [path for path in RECIPES if re.match(r"dipom-.*-(flow|epsilon)$", path.stem)]

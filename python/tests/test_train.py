@@ -1,7 +1,6 @@
 """`pom train` as a person meets it: what it leaves, how it goes on, and what it says about mistakes."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tools import bound_by_permissions, referee
 from training import (
     RECIPE,
     checkpoints,
@@ -92,7 +92,7 @@ def test_the_model_is_the_average_and_samples(done, tmp_path):
 
 
 def test_tensorboard_reads_the_events(done):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = referee("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(done[1])).Reload()
     tags = events.Tags()
     assert {"train/loss", "train/rate", "validation/loss"} <= set(tags["scalars"])
@@ -380,10 +380,11 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     refused(result, "/proc/pom", "cannot make the folder")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "locked" / "run"), "Permission denied")
+    words = [program(), "train", write_recipe(tmp_path), "-o", tmp_path / "locked" / "run"]
+    words = list(map(str, [*bound_by_permissions(), *words]))
+    refused(subprocess.run(words, env=environment(), capture_output=True, text=True), "Permission denied")
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):

@@ -5,13 +5,13 @@ The program is tests/tools/video_tool.cpp, built beside the library.
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from reference_vdipom import ReferenceVDiPoM
+from tools import built_tool
 
 CASES = {
     "no mask": {"temporal_mask": "none"},
@@ -42,13 +42,7 @@ TOLERANCE = 1e-10
 
 @pytest.fixture(scope="module")
 def tool():
-    library = os.environ.get("LIBPOM_LIBRARY", "")
-    program = Path(library).parent / "tests" / "video_tool"
-    if not program.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"{program} was not built")
-        pytest.skip("video_tool was not built")
-    return program
+    return built_tool("video_tool")
 
 
 def randomise(module):

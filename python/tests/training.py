@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import subprocess
-from pathlib import Path
 
-import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from tools import built_program
 
 RECIPE = """
 [run]
@@ -39,12 +39,7 @@ keep = 3
 
 
 def program():
-    path = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
-    if not path.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"the program was not found: {path}")
-        pytest.skip("the program was not built")
-    return str(path)
+    return str(built_program())
 
 
 def environment(**more):
