@@ -101,7 +101,10 @@ std::string program_help(std::span<const Command> commands) {
           entry("NO_COLOR", "no colours, also on a terminal");
   text +=
       "\n" + heading("Exit status") + "  " +
-      wrap("0 done; 1 the work failed, or a result disagrees; 2 wrong usage; 130 stopped by Ctrl-C", 2, 2) +
+      wrap(
+          "0 done; 1 the work failed, or a result disagrees; 2 wrong usage; 130 stopped by Ctrl-C, 143 by "
+          "SIGTERM, 129 by SIGHUP",
+          2, 2) +
       "\n";
   return text + "\n" + heading("Examples") +
          indented(

@@ -17,7 +17,10 @@
 namespace pom::train {
 namespace {
 
-constexpr double measured_seconds = 5;  // of steps, and a fifth of it of the data alone
+// Of steps, and a fifth of it of the data alone; a network so small that many steps pass sooner is known
+// then.
+constexpr double measured_seconds = 5, enough_seconds = 0.5;
+constexpr std::int64_t enough_steps = 100;
 
 data::LoaderOptions loader_options(const Recipe& recipe, const at::Device& device) {
   return {.batch = recipe.batch.size,
@@ -56,7 +59,7 @@ double step_seconds(const Recipe& recipe, const data::Split& data, const at::Dev
   do {
     step();
     ++steps;
-  } while (steady_seconds() - start < measured_seconds);
+  } while (steady_seconds() - start < (steps < enough_steps ? measured_seconds : enough_seconds));
   synchronize(device);
   return (steady_seconds() - start) / static_cast<double>(steps);
 }

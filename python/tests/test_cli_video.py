@@ -235,9 +235,10 @@ class TestStream:
         result = pom(*words[:5], "--frames", 2, "--continue", "state.safetensors", "-o", "on/", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
-    @pytest.mark.parametrize("name", ["clip.mp4", "clip.gif"])
-    def test_ctrl_c_leaves_a_clip_that_plays(self, clips, tmp_path, ffmpeg, name):
+    @pytest.mark.parametrize(("name", "number"), [("clip.mp4", signal.SIGINT), ("clip.gif", signal.SIGHUP)])
+    def test_a_signal_leaves_a_clip_that_plays(self, clips, tmp_path, ffmpeg, name, number):
         words = ["sample", "--model", clips["window"], "--prompt", "a star", "--frames", "inf", "-o", name]
+        words += ["--save-state", "state.safetensors"]
         run = subprocess.Popen(
             [str(program()), *map(str, words)],
             cwd=tmp_path,
@@ -245,12 +246,14 @@ class TestStream:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also under nohup
         )
         wait_for(lambda: (tmp_path / name).is_file() and (tmp_path / name).stat().st_size > 4000, run)
         before = int(probe(tmp_path / name)["nb_read_frames"])  # it plays while it grows
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         out, err = run.communicate(timeout=60)
-        assert run.returncode == 130 and out == f"{name}\n"
+        assert run.returncode == 128 + number and out == f"{name}\n"
+        assert (tmp_path / "state.safetensors").is_file()
         said = probe(tmp_path / name)
         frames = int(said["nb_read_frames"])
         assert 0 < before <= frames and frames % 2 == 0 and f"stopped; {frames} frames were written" in err

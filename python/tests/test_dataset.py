@@ -136,6 +136,20 @@ def test_ctrl_c(tmp_path):
     assert {path.suffix for path in (tmp_path / "d").rglob("*") if path.is_file()} == {".png", ".jsonl"}
 
 
+def test_what_a_killed_process_left_goes(tmp_path):
+    words = ["shapes", "--count", 20, "-o", "d", "-y"]
+    killed = subprocess.run(
+        [program(), "dataset", *map(str, words)],
+        cwd=tmp_path,
+        env=os.environ | {"POM_FAILPOINT": "atomic_file.rename:9"},
+        stderr=subprocess.DEVNULL,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob(".pom-tmp-*"))) == 1
+    dataset(*words, cwd=tmp_path)
+    assert not list(tmp_path.rglob(".pom-tmp-*")) and len(list(tmp_path.rglob("*.png"))) == 20
+
+
 # --- folders of pictures ---
 
 

@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused(done, tmp_path, field, message):
 def test_another_text_encoder_cannot_go_on(done, tmp_path):
     shutil.copytree(done[1], tmp_path / "run")
     result = pom_train(done[0], "-o", tmp_path / "run", "--resume", "--set", "text.layers=2")
-    assert result.returncode == 1 and "text.layers: 1 -> 2" in result.stderr
+    assert result.returncode == 2 and "text.layers: 1 -> 2" in result.stderr
 
 
 def test_the_forecast_counts_blocks(done, tmp_path):

@@ -53,6 +53,16 @@ def pom_train(*arguments, env=None, **options):
     return subprocess.run(words, env=env or environment(), **options)
 
 
+def full_disk_at(file, *arguments):
+    """Trains on a disk that is full when this file is written: one attempt for each file before it."""
+    for number in range(1, 40):
+        result = pom_train(*arguments, env=environment(POM_FAILPOINT=f"atomic_file.sync:{number}:ENOSPC"))
+        assert result.returncode == 1 and "No space left on device" in result.stderr, result.stderr
+        if file in result.stderr:
+            return
+    pytest.fail(f"{file} was never written")
+
+
 def write_recipe(folder, text=RECIPE):
     path = folder / "tiny.toml"
     path.write_text(text)
@@ -93,6 +103,12 @@ def digest(tensors, metadata):
 
 def write_checkpoint(path, tensors, metadata):
     save_file(tensors, path, metadata | {"sha256": digest(tensors, metadata)})
+
+
+def files(folder):
+    """Every file below a folder, with what is in it; the lock has the number of whoever looked last."""
+    names = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in names}
 
 
 def state_of(metadata):
