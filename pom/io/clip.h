@@ -108,9 +108,12 @@ struct ClipInfo {
   std::string comment;
 };
 
-// Any file FFmpeg reads, its first stream of pictures. Errors are pom::Error with the path; damage is one
-// where it is met, and not before. Files alone: nothing that a file names is opened. Not for two threads at
-// once.
+// Pixels of a frame that is read, twice those of 8K: what a file says of its frames need not be so.
+inline constexpr std::int64_t max_frame_pixels = std::int64_t{1} << 26;
+
+// The usual files (.mp4, .mov, .webm, .mkv, .avi, .gif, .y4m, .mpg, .ts, .ogv, .flv, .wmv) of the usual
+// codecs, their first stream of pictures. Errors are pom::Error with the path; damage is one where it is met,
+// and not before. Files alone: nothing that a file names is opened. Not for two threads at once.
 class ClipReader {
  public:
   explicit ClipReader(const std::filesystem::path& path, const ClipReading& reading = {});

@@ -2,12 +2,14 @@
 // any time, and whatever is wrong is said. python/tests/test_clips.py has the referees from outside.
 #include "pom/io/clip.h"
 
+#include "tests/base/child.h"
 #include "tests/io/picture_support.h"
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <set>
 #include <unistd.h>
 
 #include "pom/io/palette.h"
@@ -422,6 +424,58 @@ TEST_F(ClipFileTest, FilesThatAFileNamesAreNotOpened) {
   put_bytes(folder / "b.txt", "ffconcat version 1.0\nfile '" + secret + "'\n");
   error_of([&] { read(folder / "a.m3u8"); }, {"a.m3u8"});
   error_of([&] { read(folder / "b.txt"); }, {"b.txt"});
+}
+
+// ---- files that say what is not so
+
+std::string element(std::string_view id, const std::string& data) {  // of Matroska: a name, a length, data
+  std::string size(8, '\0');
+  for (std::size_t i = 0; i < 7; ++i) size[7 - i] = static_cast<char>(data.size() >> (8 * i));
+  size[0] = 1;
+  return std::string(id) + size + data;
+}
+
+// A key frame of VP8 whose bits are all 0: the decoder reads as many of them as it likes.
+std::string key_frame(int side) {
+  const auto bytes = [](int value) {
+    return std::string{static_cast<char>(value), static_cast<char>(value >> 8)};
+  };
+  constexpr int first_part = 300, shown = 1 << 4;
+  const int tag = first_part << 5 | shown;
+  return bytes(tag) + static_cast<char>(tag >> 16) + "\x9d\x01\x2a" + bytes(side) + bytes(side) +
+         std::string(first_part + 20, '\0');
+}
+
+std::string webm(const std::string& frame) {
+  using namespace std::string_literals;
+  const std::string size = element("\xb0", " ") + element("\xba", " ");  // 32 x 32
+  const std::string track = element("\xd7", "\1") + element("\x73\xc5", "\1") + element("\x83", "\1") +
+                            element("\x86", "V_VP8") + element("\xe0", size);
+  const std::string cluster = element("\xe7", "\0"s) + element("\xa3", "\x81\0\0\x80"s + frame);
+  return element("\x1a\x45\xdf\xa3", element("\x42\x82", "webm")) +
+         element("\x18\x53\x80\x67",
+                 element("\x16\x54\xae\x6b", element("\xae", track)) + element("\x1f\x43\xb6\x75", cluster));
+}
+
+TEST_F(ClipFileTest, FramesLargerThanWeTakeAreRefusedBeforeTheyAreMade) {
+  POM_NEEDS_FFMPEG();
+  put_bytes(folder / "honest.webm", webm(key_frame(32)));
+  const testing::Ending honest = testing::in_child("", [&] { read(folder / "honest.webm"); });
+  EXPECT_EQ(honest.code, 0) << honest.error;
+  for (const int side : {8200, 16000, 16383}) {
+    put_bytes(folder / "liar.webm", webm(key_frame(side)));
+    const testing::Ending liar = testing::in_child("", [&] { read(folder / "liar.webm"); });
+    EXPECT_EQ(liar.code, 1) << side;
+    EXPECT_NE(liar.error.find("liar.webm: "), std::string::npos) << liar.error;
+    EXPECT_NE(liar.error.find(std::to_string(side)), std::string::npos) << liar.error;
+    EXPECT_LT(liar.peak_mib, honest.peak_mib + 16) << side;
+  }
+}
+
+TEST_F(ClipFileTest, RareFormatsStayClosed) {
+  POM_NEEDS_FFMPEG();
+  put_bytes(folder / "a.srt", "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n");
+  error_of([&] { read(folder / "a.srt"); }, {"a.srt: cannot open: ", "whitelist"});
 }
 
 // ---- parts
