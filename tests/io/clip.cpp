@@ -156,6 +156,104 @@ TEST_F(ClipFileTest, FoldersOfPictures) {
   fs::create_directories(folder / "v1.5");
   write(folder / "v1.5", frames, {.fps = 8});
   EXPECT_TRUE(fs::exists(folder / "v1.5" / "000000.png"));
+  EXPECT_EQ(bytes_in(folder / "v1.5" / "clip.json"), "{\"kind\": \"frames of a clip\", \"frames\": 3}\n");
+}
+
+class ClipFolderTest : public ClipTest {
+ protected:
+  fs::path frames() const { return folder / "frames"; }
+  std::unique_ptr<ClipWriter> open(bool growing) const {
+    return open_clip(frames(), {.width = 16, .height = 8, .fps = 8, .growing = growing});
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator(frames()))
+      found.insert(entry.path().filename().string());
+    return found;
+  }
+};
+
+TEST_F(ClipFolderTest, FramesThatNoClipWroteStay) {
+  fs::create_directories(frames());
+  const auto refused = [&](const std::string& file) {
+    for (const bool growing : {false, true})
+      error_of([&] { open(growing); }, {"clip write: ", "frames", file, "clip.json does not count"});
+    EXPECT_EQ(frames_in(frames()).first_other, file);
+  };
+  put_bytes(frames() / "000000.png", "mine");
+  refused("000000.png");
+  EXPECT_EQ(bytes_in(frames() / "000000.png"), "mine");
+  fs::remove(frames() / "000000.png");
+  put_bytes(frames() / "notes.txt", "mine");
+  write(frames(), pictures(16, 8, 3), {.fps = 8});
+  put_bytes(frames() / "000003.png", "mine");  // one more than the clip has
+  refused("000003.png");
+  fs::rename(frames() / "000003.png", frames() / "0000001.png");
+  refused("0000001.png");
+  fs::remove(frames() / "0000001.png");
+  for (const char* other : {"", "[]", "{}", "{\"frames\": 3}", "{\"kind\": \"frames of a clip\"",
+                            "{\"kind\": \"frames of a clip\", \"frames\": -1}"}) {
+    put_bytes(frames() / "clip.json", other);
+    EXPECT_GT(frames_in(frames()).others, 0) << other;
+    error_of([&] { open(false); }, {"does not count"});
+    EXPECT_EQ(bytes_in(frames() / "clip.json"), other);
+  }
+  EXPECT_TRUE(names().contains("000002.png") && names().contains("notes.txt"));
+}
+
+TEST_F(ClipFolderTest, AnotherClipStaysUntilTheNewOneIsWhole) {
+  for (const bool growing : {false, true}) {
+    fs::remove_all(frames());
+    write(frames(), pictures(16, 8, 4), {.fps = 8});
+    const std::set<std::string> before = names();
+    const std::string last = bytes_in(frames() / "000001.png");
+    {
+      const auto broken_off = open(growing);
+      for (int i = 0; i < 2; ++i) broken_off->add(picture(16, 8, i + 5));
+      EXPECT_EQ(bytes_in(frames() / "000001.png"), last);
+    }
+    EXPECT_EQ(names(), before);
+    const auto writer = open(growing);
+    for (int i = 0; i < 2; ++i) writer->add(picture(16, 8, i + 5));
+    writer->finish();
+    EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "000001.png", "clip.json"}));
+    EXPECT_EQ(read_png(frames() / "000001.png").image, picture(16, 8, 6));
+    EXPECT_EQ(frames_in(frames()).counted, 2);
+  }
+}
+
+TEST_F(ClipFolderTest, FramesOfAClipThatGrowsComeAtOnce) {
+  {
+    const auto writer = open(true);
+    for (int i = 0; i < 3; ++i) writer->add(picture(16, 8, i));
+    EXPECT_TRUE(names().contains("000002.png"));
+  }
+  EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "000001.png", "000002.png", "clip.json"}));
+  EXPECT_EQ(frames_in(frames()).others, 0);  // so that another clip may replace it
+  { open(false)->add(picture(16, 8, 0)); }
+  EXPECT_EQ(frames_in(frames()).written, 3);
+  fs::remove_all(frames());
+  { open(false)->add(picture(16, 8, 0)); }
+  EXPECT_FALSE(fs::exists(frames()));  // of a clip that does not grow nothing is left, nor of its folder
+}
+
+TEST_F(ClipFolderTest, WhatAKilledProgramLeftIsRemovedByTheNext) {
+  for (const bool growing : {false, true}) {
+    fs::remove_all(frames());
+    const testing::Ending ending = testing::in_child("", [&] {
+      const auto writer = open(growing);
+      for (int i = 0; i < 2; ++i) writer->add(picture(16, 8, i));
+      ::kill(::getpid(), SIGKILL);
+    });
+    ASSERT_TRUE(ending.killed);
+    EXPECT_EQ(names().size(), growing ? 4u : 1u);  // and a folder of those that had no place yet
+    const auto living = open(false);
+    living->add(picture(16, 8, 3));
+    write(frames(), pictures(16, 8, 1), {.fps = 8});  // and removes what is dead alone
+    living->finish();
+    EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "clip.json"}));
+    EXPECT_EQ(read_png(frames() / "000000.png").image, picture(16, 8, 3));
+  }
 }
 
 TEST_F(ClipFileTest, SayWhatTheyAre) {
