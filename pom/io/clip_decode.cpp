@@ -196,7 +196,7 @@ ClipReader::Impl::~Impl() {
 }
 
 void ClipReader::Impl::require(int code, const char* step) const {
-  check(code >= 0, "clip read: ", name, ": cannot ", step, ": ", detail::av_error(code));
+  if (code < 0) fail("clip read: ", name, ": cannot ", step, ": ", detail::av_error(code));
 }
 
 void ClipReader::Impl::open_format() {
