@@ -262,9 +262,8 @@ def test_sizes_of_streams_that_have_no_header(tool, ffmpeg, tmp_path, ending):
         data[i + 6] |= 0xE0
     path.write_bytes(data)
     done = subprocess.run([tool, "read", str(path)], capture_output=True, text=True)
-    # FFmpeg's decoder says so, by the limit that it was given: the size never became the stream's.
-    assert done.returncode == 1, done.stderr
-    assert "16000x16000 exceeds" in done.stderr and "max pixel count" in done.stderr, done.stderr
+    # By FFmpeg's decoder, which was given a limit: the size never became the stream's.
+    assert done.returncode == 1 and "cannot find the size of its pictures" in done.stderr, done.stderr
 
 
 def test_a_clip_on_its_side_is_turned(tool, ffmpeg, tmp_path):
