@@ -11,12 +11,12 @@
 
 #include "pom/base/error.h"
 #include "pom/models/dipom.h"
-#include "pom/models/graph_cuda.h"
 #include "pom/models/shelf.h"
 #include "pom/nn/attention.h"
 #include "pom/nn/embeddings.h"
-#include "pom/ops/block_stack.h"
-#include "pom/ops/inference.h"
+#include "pom/ops/block/block_stack.h"
+#include "pom/ops/block/inference.h"
+#include "pom/ops/cuda/graphs.h"
 
 namespace pom::models {
 namespace {
@@ -29,13 +29,6 @@ constexpr double kScaleMargin = 8;
 
 at::ScalarType stored_as(at::ScalarType dtype) {
   return dtype == at::kFloat8_e4m3fn ? at::kBFloat16 : dtype;
-}
-
-std::unique_ptr<GraphedEvaluations> graphs_for(c10::Device device) {
-#ifdef POM_WITH_CUDA
-  if (device.is_cuda()) return graphs_on(device);
-#endif
-  return nullptr;
 }
 
 struct Layer {
@@ -98,7 +91,7 @@ struct Denoiser::Impl {
     in_conv.weight = in_conv.weight.flatten(1);
     for (std::int64_t i = 0; i < c.depth; ++i) layers.push_back(take_layer(shelf, c, i));
     conditioning = take_conditioning(shelf, c), out_proj = shelf.dense("out_proj");
-    graphs = graphs_for(stream.device());
+    graphs = ops::cuda::graphs_on(stream.device());
   }
 
   bool on_gpu() const { return stream.device().is_cuda(); }
@@ -362,7 +355,7 @@ struct Denoiser::Impl {
   bool measured = false;
   // Of B pictures and of 2B, once asked for; null where there is none.
   std::array<std::optional<std::unique_ptr<ops::BlockStack>>, 2> stacks;
-  std::unique_ptr<GraphedEvaluations> graphs;  // on CUDA; goes before the buffers
+  std::unique_ptr<ops::cuda::GraphedEvaluations> graphs;  // on CUDA; goes before the buffers
 };
 
 Denoiser::Denoiser(const NetworkConfig& config, Weights weights, at::ScalarType dtype)

@@ -35,8 +35,8 @@ class Denoiser {
   // x (B, C, H, W) fp32 at time t -> (B, C, H, W), or (2B, C, H, W) where both: the second half without
   // class. The result is a buffer that the next call overwrites. A time that was not planned is computed
   // then. On the CPU row i depends on picture i alone, bit for bit. On a GPU evaluations become graphs
-  // (graph_cuda.h), and nobody waits for the device but in the first ones; in fp8 the first evaluation after
-  // plan() runs in bf16 and measures what scales the others take.
+  // (pom/ops/cuda/graphs.h), and nobody waits for the device but in the first ones; in fp8 the first
+  // evaluation after plan() runs in bf16 and measures what scales the others take.
   at::Tensor operator()(const at::Tensor& x, double t, bool both);
 
  private:

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "pom/models/weights.h"
-#include "pom/ops/inference.h"
+#include "pom/ops/block/inference.h"
 
 namespace pom::models {
 

@@ -8,8 +8,8 @@
 #include "pom/models/shelf.h"
 #include "pom/models/vdipom.h"
 #include "pom/nn/embeddings.h"
+#include "pom/ops/block/training.h"
 #include "pom/ops/state.h"
-#include "pom/ops/training.h"
 
 namespace pom::models {
 namespace {
