@@ -31,8 +31,8 @@ void measure(int64_t tokens, Dtype dtype, const char* name) {
   all.push_back({"apart", [&] { return network.apart(); }});
   for (const int splits : {1, 2, 4})
     if (splits == 1 || n.rows() <= 4096)
-      all.push_back(
-          {"block stack, " + std::to_string(splits) + (splits > 1 ? " parts" : " part"), network.prepared(splits)});
+      all.push_back({"block stack, " + std::to_string(splits) + (splits > 1 ? " parts" : " part"),
+                     network.prepared(splits)});
   std::vector<float> first;
   for (BenchCandidate& c : all) {
     network.restart();

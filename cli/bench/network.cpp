@@ -48,13 +48,14 @@ at::Tensor random_latents(const models::NetworkConfig& config, const at::Device&
 
 Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
                 const BatchSize& size) {
-  constexpr double time = 0.5;
-  const auto network = std::make_shared<models::Denoiser>(config, random_weights(config, device), dtype);
+  const std::shared_ptr<models::Denoiser> network =
+      models::Denoiser::make(config, random_weights(config, device), dtype);
   std::vector<std::int64_t> classes;
   for (std::int64_t i = 0; i < size.pictures; ++i) classes.push_back(i % config.classes);
   const std::int64_t side = size.side * config.patch;
-  network->plan(classes, side, side, std::vector{time});
-  return [network, x = random_latents(config, device, size)] { (*network)(x, time, false); };
+  network->plan({size.pictures, side, side, {{0.5, false}}});
+  network->tell({.classes = classes});
+  return [network, x = random_latents(config, device, size)] { (*network)(x, 0); };
 }
 
 struct Trainee::Impl {
