@@ -4,15 +4,10 @@
 #include "pom/generate/device.h"
 #include "pom/generate/process.h"
 #include "pom/models/counts.h"
+#include "pom/ops/cuda/memory.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/trainer.h"
-
-#ifdef POM_WITH_CUDA
-#include <cuda_runtime_api.h>
-
-#include <c10/cuda/CUDAGuard.h>
-#endif
 
 namespace pom::train {
 namespace {
@@ -82,12 +77,7 @@ std::int64_t memory_of(const Recipe& recipe, const std::vector<std::int64_t>& sh
 
 std::int64_t free_bytes(const at::Device& device) {
   if (device.is_cpu()) return generate::available_bytes();
-#ifdef POM_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(device);
-  std::size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<std::int64_t>(free);
-#endif
-  return 0;
+  return ops::cuda::free_bytes(device);
 }
 
 }  // namespace

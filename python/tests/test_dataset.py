@@ -5,6 +5,7 @@ The program and tests/tools/dataset_tool stand beside libpom.so ($LIBPOM_LIBRARY
 
 import json
 import math
+import os
 import signal
 import subprocess
 import time

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 
+import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 

@@ -1,7 +1,7 @@
 // A command line around the network for clips, for referees that are not written in C++.
 //
 //   video_tool run WEIGHTS INPUTS OUT key=value…  the module's output and the gradients of sum(output * dy),
-//                                                 and what VideoDenoiser makes of the same block by block,
+//                                                 and what Denoiser makes of the same block by block,
 //                                                 in the dtype of the inputs
 //
 //   video_tool stream WEIGHTS INPUTS OUT key=value…  clips, block by block
@@ -29,8 +29,8 @@
 #include "pom/base/error.h"
 #include "pom/diffusion/noise.h"
 #include "pom/generate/video_stream.h"
+#include "pom/models/denoiser.h"
 #include "pom/models/vdipom.h"
-#include "pom/models/video_denoiser.h"
 #include "pom/ops/mixer.h"
 
 namespace {
@@ -94,13 +94,15 @@ std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
 std::pair<at::Tensor, at::Tensor> stream(const models::NetworkConfig& config, const models::Weights& weights,
                                          const at::Tensor& x, double t, const at::Tensor& text,
                                          const at::Tensor& mask) {
-  models::VideoDenoiser denoiser(config, weights, x.scalar_type());
-  denoiser.plan(x.size(0), x.size(3), x.size(4), {{t, true}});
+  const auto network = models::Denoiser::make(config, weights, x.scalar_type());
+  models::Denoiser& denoiser = *network;
+  denoiser.plan({x.size(0), x.size(3), x.size(4), {{t, true}}});
   std::vector<at::Tensor> with, without;
   const std::int64_t pt = config.patch_time;
   for (std::int64_t b = 0; b < x.size(2) / pt; ++b) {
     const bool each = text.dim() == 4;
-    if (each || b == 0) denoiser.tell(each ? text.select(1, b) : text, each ? mask.select(1, b) : mask);
+    if (each || b == 0)
+      denoiser.tell({.text = each ? text.select(1, b) : text, .mask = each ? mask.select(1, b) : mask});
     const std::vector<at::Tensor> halves = denoiser(x.narrow(2, b * pt, pt), 0).chunk(2);
     denoiser.advance();
     with.push_back(halves[0]), without.push_back(halves[1]);
@@ -156,8 +158,8 @@ void stream_clips(const std::string& weights_file, const std::string& inputs_fil
                   const std::string& out_file, const Given& given) {
   const models::NetworkConfig config = config_of(given);
   const std::map<std::string, at::Tensor> in = read_tensors(inputs_file);
-  models::VideoDenoiser network(config, models::read_weights(weights_file, config));
-  generate::VideoStream stream(network, sampling_of(given, in), "the model");
+  const auto network = models::Denoiser::make(config, models::read_weights(weights_file, config));
+  generate::VideoStream stream(*network, sampling_of(given, in), "the model");
   if (given.contains("continue")) stream.restore(given.at("continue"));
   std::vector<at::Tensor> noise, clip;
   const at::Tensor text = in.at("text").to(at::kFloat), mask = in.at("mask").to(at::kBool);
