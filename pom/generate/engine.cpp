@@ -69,7 +69,8 @@ at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const H
   const diffusion::Guidance guidance = guidance_of(r);
   const std::int64_t height = *r.height / codec->factor(), width = *r.width / codec->factor();
   models::Denoiser& network = denoiser(dtype_of(r));
-  models::SamplingPlan plan{.batch = std::ssize(pictures), .height = height, .width = width};
+  models::SamplingPlan plan{
+      .batch = std::ssize(pictures), .height = height, .width = width, .evaluations = {}};
   for (const double t : diffusion::evaluation_times(*r.sampler, options))
     plan.evaluations.push_back({t, guidance.acts_at(t)});
   network.plan(plan);

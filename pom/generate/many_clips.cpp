@@ -85,7 +85,7 @@ void ManyClips::run(std::span<const std::string> prompts, std::vector<std::uint6
   check(frames >= 1, "sample: frames: expected at least one, got ", frames);
   const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
   const ClipWork work{.blocks = blocks,
-                      .stream = impl_->streamer.has_value(),
+                      .stream = impl_->network.block_causal(),
                       .clips = static_cast<std::int64_t>(prompts.size()),
                       .on_gpu = !impl_->engine.device.is_cpu()};
   const Plan plan = make_clip_plan(impl_->engine.config, *impl_->engine.codec, impl_->request, work, {}, 0);
