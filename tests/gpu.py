@@ -196,12 +196,12 @@ def missing(why: str) -> Result:
 
 def gpu_sources() -> list[Path]:
     """The C++ tests that have cases for a GPU."""
-    every = sorted((ROOT / "tests").glob("*/*.cpp"))
+    every = sorted((ROOT / "tests").rglob("*.cpp"))
     return [path for path in every if "at::hasCUDA()" in path.read_text()]
 
 
 def target_of(source: Path) -> str:
-    return f"test_{source.parent.name}_{source.stem}"
+    return "test_" + source.relative_to(ROOT / "tests").with_suffix("").as_posix().replace("/", "_")
 
 
 def configure(machine: Machine) -> Result:
@@ -404,7 +404,7 @@ def items() -> dict[str, Item]:
     for source in sorted((ROOT / "tests" / "kernels").glob("*_cuda.cu")):
         found[f"kernels/{source.stem}"] = kernel_test(source)
     for source in gpu_sources():
-        found[f"c++/{source.parent.name}/{source.stem}"] = cxx_test(source)
+        found[f"c++/{source.relative_to(ROOT / 'tests').with_suffix('')}"] = cxx_test(source)
     for source in sorted((ROOT / "python" / "tests").glob("test_cuda_*.py")):
         found[f"pytest/{source.stem}"] = pytest_file(source)
     for tool in ("memcheck", "racecheck"):

@@ -259,7 +259,7 @@ hopper_only = pytest.mark.skipif(
 )
 PRODUCTS = [(2, 257, 64), (1, 203, 32), (4, 256, 96), (40, 5, 64), (3, 1000, 192)]  # B, n, d: B n >= 2 d
 HALVES = [torch.bfloat16, torch.float16]
-FORWARD, BACKWARD = {"ContextTailOf", "GateTailOf"}, {"GateBackwardTailOf"}
+FORWARD, BACKWARD = {"ContextEpilogueOf", "GateEpilogueOf"}, {"GateBackwardEpilogueOf"}
 
 
 def kernels_of(run):
