@@ -11,6 +11,7 @@ import torch
 
 import libpom
 from libpom.models import VARIANTS, DiPoM, ModulatedBlock, NetworkConfig, VDiPoM, VideoBlock
+from libpom.models.config import OF_CLIPS
 from test_network import CASES as IMAGES
 from test_network import randomise
 from test_network import run as run_images
@@ -104,17 +105,25 @@ def test_variants_as_in_cpp():
 
 
 def test_arguments_are_the_fields():
-    """Each argument has the default of its field; only what a network of that kind has is one."""
+    """Each argument has the default of its field, and each field that a network of that kind has is one."""
     defaults = {field.name: field.default for field in fields(NetworkConfig)}
-    own = {"checkpointing", "device", "dtype"}
-    for kind, without in ((DiPoM, {"patch_time"}), (VDiPoM, {"classes"})):
-        parameters = {p.name: p.default for p in inspect.signature(kind).parameters.values()}
-        assert {k: v for k, v in parameters.items() if k not in own} == {
-            k: defaults[k] for k in parameters if k not in own
-        }
-        assert not without & parameters.keys()
+    for kind, others in ((DiPoM, OF_CLIPS), (VDiPoM, ("classes",))):
+        given = {p.name: p.default for p in inspect.signature(kind).parameters.values()}
+        expected = {k: v for k, v in defaults.items() if k not in ("kind", "variant", *others)}
+        assert given == expected | {"checkpointing": False, "device": None, "dtype": None}
     assert DiPoM(**IMAGE).config == NetworkConfig(**IMAGE)
     assert VDiPoM(**CLIP, window=2).config == NetworkConfig(kind="vdipom", **CLIP, window=2)
+
+
+def test_a_network_of_ones_own_comes_from_a_config():
+    class Mine(DiPoM):
+        def __init__(self, *, extra=1, **fields):
+            super().__init__(**fields)
+            self.extra = extra
+
+    net = Mine.from_config(NetworkConfig(**IMAGE), checkpointing=True)
+    assert isinstance(net, Mine) and net.config == NetworkConfig(**IMAGE) and net.checkpointing
+    assert Mine.variant("DiPoM-S/8", device="meta").config == VARIANTS["DiPoM-S/8"]
 
 
 # --- first values ---
@@ -237,6 +246,14 @@ def test_compiles_for_any_batch(extension, name):
             if batch == 3:
                 graphs = counter["stats"]["unique_graphs"]
     assert counter["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize("name", ["images", "clips"])
+def test_export(extension, name):
+    make, inputs = NETS[name]
+    net, given = make(), inputs()
+    exported = torch.export.export(net, given).module()
+    torch.testing.assert_close(exported(*given), net(*given))
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -15,7 +15,7 @@ Mixer = Literal["pom", "attention"]
 TemporalMask = Literal["block-causal", "none"]
 TimeCode = Literal["periodic", "geometric", "none"]
 
-_OF_CLIPS = ("patch_time", "text_width", "temporal_mask", "window", "own_every", "time_code", "time_period")
+OF_CLIPS = ("patch_time", "text_width", "temporal_mask", "window", "own_every", "time_code", "time_period")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class NetworkConfig:
         return self.mixer == "attention"
 
     def unsaved(self) -> tuple[str, ...]:
-        return () if self.video else _OF_CLIPS
+        return () if self.video else OF_CLIPS
 
     def own_alone(self, layer: int) -> bool:
         """Whether a block sees itself alone in this layer, counted from 0."""
@@ -153,7 +153,7 @@ def variant(name: str, where: str = "network: ") -> NetworkConfig:
     for own, config in VARIANTS.items():
         if own.lower() == name.lower():
             return config
-    raise Error(f'{where}variant: unknown name "{name}"{suggestion(name, VARIANTS)}')
+    raise Error(f'{where}variant: unknown name "{name[:60]}"{suggestion(name, VARIANTS)}')
 
 
 # --- the rest of config.json ---

@@ -51,7 +51,7 @@ def _check_one(rules: Mapping[str, Any], choices: tuple[str, ...], value: Any, w
     least, most = rules["least"], rules["most"]
     if isinstance(value, str):
         if choices and value not in choices:
-            raise Error(f'{where}: unknown value "{value}"{suggestion(value, choices)}')
+            raise Error(f"{where}: unknown value {_shown(value)}{suggestion(value, choices)}")
     elif not least <= value <= most:  # true of nan
         raise Error(f"{where}: expected {_number(least)} to {_number(most)}, got {value}")
 
@@ -75,8 +75,9 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "a list" if value else "an empty list"
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 60 else text[:60] + "…"
+    if isinstance(value, str) and len(value) > 60:
+        value = value[:60] + "…"
+    return json.dumps(value, ensure_ascii=False, default=repr)[:80]
 
 
 def _scalar(kind: type, value: object, where: str) -> Any:
@@ -109,7 +110,7 @@ def updated(config: T, tree: Mapping[str, Any], source: str, prefix: str = "") -
     for key, value in tree.items():
         where = f"{source}: {prefix}{key}"
         if key not in fields:
-            raise Error(f"{source}: {prefix}{key[:60]}: unknown field{suggestion(key, fields)}")
+            raise Error(f"{source}: {prefix}{_shown(key)[1:-1]}: unknown field{suggestion(key, fields)}")
         inner = getattr(config, key)
         if not dataclasses.is_dataclass(inner):
             values[key] = _take(fields[key], value, where)

@@ -24,6 +24,7 @@ from .config import (
 )
 from .dipom import DiPoM
 from .fields import pages, tree, updated
+from .tensor_file import quoted
 from .vdipom import VDiPoM
 from .words import Words
 
@@ -143,11 +144,15 @@ def _account(
     if missing:
         first = f'{where}: tensor "{missing[0]}" of shape {expected[missing[0]]} is missing'
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
-        other = f'; the file has {len(extra)} that the network does not, "{extra[0]}" first' if extra else ""
+        other = (
+            f"; the file has {len(extra)} that the network does not, {quoted(extra[0])} first"
+            if extra
+            else ""
+        )
         raise Error(first + more + other + _guess(expected, extra))
     if extra:
         more = f", nor are {len(extra) - 1} more" if len(extra) > 1 else ""
-        raise Error(f'{where}: tensor "{extra[0]}" is not part of the network{more}')
+        raise Error(f"{where}: tensor {quoted(extra[0])} is not part of the network{more}")
     for name, shape in expected.items():
         if found[name] != shape:
             fail(f'{where}: tensor "{name}"', f"shape {shape}", found[name])
@@ -165,7 +170,7 @@ def _guess(expected: Mapping[str, tuple[int, ...]], extra: Sequence[str]) -> str
     for prefix, count in counts.items():
         if count * 2 > len(expected):
             return (
-                f'; {count} of the names begin with "{prefix}": are these the weights of a training '
+                f"; {count} of the names begin with {quoted(prefix)}: are these the weights of a training "
                 "checkpoint? Take the prefix off"
             )
     if any(".hom." in name for name in extra):
@@ -231,12 +236,18 @@ def save(
         lines = {"words": "".join(f"{word}\n" for word in text.vocabulary)}
         files[_TEXT] = lambda file: tensor_file.write(file, encoder, lines)
     elif config.network.video and not (Path(folder) / _TEXT).exists():
-        warnings.warn(
-            f"libpom: save: text: none given, so that only Python can use {folder}; pass text=Words(…)",
-            stacklevel=2,
+        _warn(f"text: none given, so that only Python can use {folder}; pass text=Words(…)")
+    if config.network.channels not in (1, 3):
+        _warn(
+            f"network: {config.network.channels} channels, where the codec pixels has 1 or 3, so that only "
+            f"Python can use {folder}"
         )
     files[_WEIGHTS] = lambda file: tensor_file.write(file, weights)
     _write_all(Path(folder), files, overwrite)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"libpom: save: {message}", stacklevel=3)
 
 
 def _text_config(config: ModelConfig, text: Words | None) -> TextConfig:

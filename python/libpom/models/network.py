@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import fail
 from .blocks import PatchEmbedding, modulated_norm
-from .config import Kind, ModelConfig, NetworkConfig
+from .config import OF_CLIPS, Kind, ModelConfig, NetworkConfig
 from .positions import time_features
 
 
@@ -76,9 +76,10 @@ class Network(nn.Module):
             other = "VDiPoM, of clips" if config.video else "DiPoM, of images"
             fail(f"{cls.__name__}: kind", cls.kind, f"{config.kind} (which is {other})")
         config.check(f"{cls.__name__}: ")
-        of_init = {field.name: getattr(config, field.name) for field in fields(config)}
-        of_init = {name: value for name, value in of_init.items() if name in cls.__init__.__kwdefaults__}
-        network = cls(**of_init, checkpointing=checkpointing, device=device, dtype=dtype)
+        no_argument = {"kind", "variant", *(("classes",) if config.video else OF_CLIPS)}
+        names = [field.name for field in fields(config) if field.name not in no_argument]
+        arguments = {name: getattr(config, name) for name in names}
+        network = cls(**arguments, checkpointing=checkpointing, device=device, dtype=dtype)  # type: ignore[call-arg]
         network.model_config = ModelConfig(network=config)
         return network
 

@@ -14,7 +14,7 @@ def loads(text: str, where: str, parse_int: Callable[[str], Any] = int) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise Error(f"{where}: {key[:60]!r}: expected once, got it twice")
+                raise Error(f"{where}: {json.dumps(key[:60])}: expected once, got it twice")
             found[key] = value
         return found
 

@@ -6,7 +6,6 @@ whole header has been checked: each byte of the data belongs to one tensor.
 
 import ctypes
 import json
-import math
 import os
 import struct
 from collections.abc import Mapping
@@ -29,6 +28,11 @@ _BITS = {
 }  # fmt: skip
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def quoted(name: str) -> str:
+    """A name of a file as a message may show it: not all of a long one, and no control characters."""
+    return json.dumps(name if len(name) <= 120 else f"{name[:120]}…", ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,13 @@ class TensorFile:
         """A tensor of floating-point numbers, as it is stored."""
         info = self.tensors[name]
         if info.dtype not in _DTYPES:
-            raise Error(f'{self.path}: tensor "{name}": expected F32, BF16, F16 or F64, got {info.dtype}')
+            raise Error(
+                f"{self.path}: tensor {quoted(name)}: expected F32, BF16, F16 or F64, got {info.dtype}"
+            )
         tensor = torch.empty(info.shape, dtype=_DTYPES[info.dtype])
         self._file.seek(self._start + info.begin)
         if self._file.readinto(_memory(tensor)) != info.end - info.begin:
-            self._fail(f'all {info.end - info.begin} bytes of tensor "{name}"', "the end of the file")
+            self._fail(f"all {info.end - info.begin} bytes of tensor {quoted(name)}", "the end of the file")
         return tensor
 
 
@@ -107,7 +113,7 @@ def _parse(text: bytes, data: int, where: str) -> tuple[dict[str, TensorInfo], d
     metadata = header.pop(_METADATA, None) if _METADATA in header else {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Error(f"{where}: expected {_METADATA} to be an object of strings, got another")
-    tensors = {name: _info(entry, f'{where}: tensor "{name[:120]}"') for name, entry in header.items()}
+    tensors = {name: _info(entry, f"{where}: tensor {quoted(name)}") for name, entry in header.items()}
     _check_data(tensors, data, where)
     return tensors, metadata or None
 
@@ -133,13 +139,24 @@ def _info(entry: Any, where: str) -> TensorInfo:
     return TensorInfo(dtype, tuple(shape), *offsets)
 
 
+def _bit_count(info: TensorInfo) -> int | None:
+    """None where a size, or the product taken from the left, is more than the format can say."""
+    bits = _BITS[info.dtype]
+    for size in info.shape:
+        bits *= size
+        if size >= 2**63 or bits >= 2**64:
+            return None
+    return bits
+
+
 def _check_data(tensors: dict[str, TensorInfo], data: int, where: str) -> None:
     covered = 0
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
-        here = f'{where}: tensor "{name[:120]}"'
-        bits = _BITS[info.dtype] * math.prod(info.shape)
-        if any(size >= 2**63 for size in info.shape) or bits >= 2**64 or bits % 8 != 0:
-            raise Error(f"{here}: expected a size in whole bytes below 2^61, got {info.dtype} {info.shape}")
+        here = f"{where}: tensor {quoted(name)}"
+        bits = _bit_count(info)
+        if bits is None or bits % 8 != 0:
+            shape = list(info.shape[:16])
+            raise Error(f"{here}: expected a size in whole bytes below 2^61, got {info.dtype} {shape}")
         if info.end > data:
             raise Error(
                 f"{here}: expected data_offsets within the {data} bytes of data in the file (is it "
@@ -147,7 +164,7 @@ def _check_data(tensors: dict[str, TensorInfo], data: int, where: str) -> None:
             )
         if info.end - info.begin != bits // 8:
             raise Error(
-                f"{here}: expected {bits // 8} bytes for {info.dtype} {list(info.shape)}, got "
+                f"{here}: expected {bits // 8} bytes for {info.dtype} {list(info.shape[:16])}, got "
                 f"{info.end - info.begin}"
             )
         if info.begin != covered:
@@ -163,7 +180,8 @@ def write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, 
     for name, tensor in host.items():
         if tensor.dtype not in _NAMES:
             raise Error(
-                f'safetensors write: tensor "{name}": expected fp32, bf16, fp16 or fp64, got {tensor.dtype}'
+                f"safetensors write: tensor {quoted(name)}: expected fp32, bf16, fp16 or fp64, got "
+                f"{tensor.dtype}"
             )
     rank = {name: -place for place, name in enumerate(_BITS)}
     names = sorted(host, key=lambda name: (rank[_NAMES[host[name].dtype]], name.encode()))
