@@ -21,7 +21,7 @@ from libpom.models.fields import pages, tree
 from libpom.models.tensor_file import TensorFile, write
 from test_models import clip_noise, noise, small_clip, small_image
 from test_safetensors import mutations, reference_verdict
-from tools import built_tool
+from tools import built_program, built_tool, referee
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES, SPRITES = ROOT / "assets" / "shapes64", ROOT / "assets" / "sprites32"
@@ -30,7 +30,7 @@ SIZE = SampleDefaults(size=(8, 6), steps=2)
 
 
 def pom(*words):
-    result = subprocess.run([built_tool("../pom"), *map(str, words)], capture_output=True, text=True)
+    result = subprocess.run([built_program(), *map(str, words)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -416,7 +416,7 @@ def test_words_that_are_refused(make, message):
 
 def test_sprites_from_a_prompt_to_frames_as_the_program_makes_them(extension, tmp_path):
     """Words, network and sampler in Python against `pom sample`, from the same noise."""
-    numpy, Image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    numpy, Image = referee("numpy"), referee("PIL.Image")
     prompt, seed, steps, scale, blocks = "a RED zebra drifts to the left, slowly!", 5, 3, 3.5, 2
     net, encoder = models.load(SPRITES), models.load_text(SPRITES)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from test_network import CASES as IMAGES
 from test_network import randomise
 from test_network import run as run_images
 from test_video_network import CASES as CLIPS
-from test_video_network import SHAPE, draw
+from test_video_network import SHAPE, draw, served, tool  # noqa: F401
 from test_video_network import run as run_clips
 from tools import built_tool
 
@@ -80,13 +80,13 @@ def test_images_as_in_cpp(extension, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CLIPS)
-def test_clips_as_in_cpp(extension, tmp_path, name):
+def test_clips_as_in_cpp(extension, served, tmp_path, name):  # noqa: F811
     settings = SHAPE | CLIPS[name]
     size, each = settings.pop("size", (6, 4, 6)), settings.pop("each", False)
     net = VDiPoM(**settings, dtype=torch.float64)
     randomise(net)
     inputs = draw(settings, size, each)
-    out = run_clips(built_tool("video_tool"), tmp_path, net, settings, inputs)
+    out = run_clips(served, tmp_path, net, settings, inputs)
     t, mask, first = inputs["t"], inputs["mask"].bool(), inputs["first"]
     leaves = {"x": inputs["x"], "text": inputs["text"]}
     assert_like_cpp(out, net, leaves, inputs["dy"], lambda x, text: net(x, t, text, mask, first))
