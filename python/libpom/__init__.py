@@ -9,11 +9,16 @@ In place of attention, self or cross, whole sequences or a block at a time:
     y, state = pom.step(block, state)   # what the causal forms compute, a block of tokens at a time
     y = decoder.step(token)             # libpom.Decoder: a whole stack of blocks, token by token
 
+The networks of the paper as modules, to change and to train:
+
+    net = libpom.models.DiPoM.variant("DiPoM-S/2", classes=10)
+
 And the pictures of a model folder, where the compiled library is there:
 
     pictures, requests = libpom.Engine("assets/shapes64").sample(class_="star", seed=7, count=2)
 """
 
+from . import models
 from ._version import __version__
 from .decoder import Decoder
 from .engine import Engine
@@ -41,4 +46,5 @@ __all__ = [
     "mixer_scan",
     "mixer_select",
     "mixer_summary",
+    "models",
 ]

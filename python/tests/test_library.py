@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +40,7 @@ def test_named_library_must_exist(tmp_path):
 def test_library_of_another_torch_is_not_loaded(tmp_path):
     """A package that was built for another torch says so and goes on without its library."""
     copy = tmp_path / "libpom"
-    copy.mkdir()
-    for file in PACKAGE.glob("*.py"):
-        (copy / file.name).write_text(file.read_text())
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "lib"))
     (copy / "lib").mkdir()
     (copy / "lib" / "libpom.so").write_text("")
     (copy / "lib" / "build.json").write_text('{"torch": "2.7.1"}')
