@@ -141,7 +141,9 @@ void take(const Json& value, std::optional<Value>& into, const Site& site) {
 
 void take_object(const Json& object, std::span<const BoundField> fields, const std::string& source,
                  const std::string& prefix, std::set<std::string>& given) {
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& key = item.key();
+    const Json& value = item.value();
     const auto bound = std::ranges::find(fields, key, [](const BoundField& b) { return b.field.name; });
     if (bound == fields.end()) {
       std::vector<std::string> names;
