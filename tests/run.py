@@ -4,7 +4,7 @@ totals.
     .venv/bin/python tests/run.py [--preset release] [part ...]
 
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
-so does each check of another kind. Each fuzz target runs for 8 seconds ($FUZZ_SECONDS). With $CI=true
+so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS). With $CI=true
 `pip install .` is tried as well ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA
 kernels where nvcc is not installed; tests/gpu.py runs it. Plain Python, no packages.
 """
@@ -133,7 +133,7 @@ class Suite:
 
     def fuzz(self) -> Count:
         report = self.fresh_folder("fuzz") / "targets.json"
-        seconds = os.environ.get("FUZZ_SECONDS") or "8"
+        seconds = os.environ.get("FUZZ_SECONDS") or "5"
         self.run(sys.executable, "tests/fuzz/run.py", "--seconds", seconds, "--report", report)
         if not report.is_file():  # it did not build
             return Count(failed=1)

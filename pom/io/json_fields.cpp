@@ -63,6 +63,8 @@ class Watch {
 Json parse(std::string_view text, std::string_view source) {
   check(text.size() <= max_json_bytes, source, ": expected at most ", max_json_bytes, " bytes of JSON, got ",
         text.size());
+  if (const std::size_t end = text.find('\0'); end != std::string_view::npos)  // where the parser would stop
+    fail(source, ": ", place(text, end + 1), ": expected text, got a byte 0");
   try {
     return Json::parse(text, Watch(source));
   } catch (const Json::parse_error& error) {
