@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build kernels demo compare test gpu-test bench format format-check asan install clean
+.PHONY: help setup library program build kernels demo compare test test-all check-headers gpu-test bench format format-check asan install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,13 @@ compare: library ## the operator against attention on growing sequences
 
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
+
+test-all: setup ## the same and what takes longer: fuzzing for minutes, every file compiled alone, `pip install .`
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 $(PYTHON) tests/run.py --all
+
+# For instance TORCH="path/to/torch-2.11/torch path/to/torch-2.13/torch", packages of the oldest and the newest.
+check-headers: setup ## whether every header and source compiles alone, with the torch of .venv or those of TORCH="folder ..."
+	@$(PYTHON) tests/headers.py $(foreach torch,$(TORCH),--torch $(torch))
 
 gpu-test: ## on a machine with a CUDA GPU: its tests and benchmarks, with a report; ONLY=part,part FULL=1
 	@$$([ -x $(PYTHON) ] && echo $(PYTHON) || echo python3) tests/gpu.py $(if $(ONLY),--only $(ONLY))

@@ -1,6 +1,6 @@
 // The mixer's layer under causal masks beside the layer without one. A program of its own, without torch:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/causal_cuda.cu
-//   pom/kernels/product*.cu pom/kernels/fold.cu -o causal_bench
+//   pom/kernels/sm90/{gemm,scan}/*.cu -o causal_bench
 //   ./causal_bench [rows ...]
 // Width 1152, order 2, expansion 2, bf16, four sequences (one of 65536). Each layer is one CUDA graph of
 // several launches, inputs and outputs rotating over three buffers; medians of interleaved repetitions.
@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "pom/kernels/product_scan.h"
+#include "pom/kernels/sm90/scan/scan.h"
 
 namespace {
 
@@ -74,7 +74,7 @@ class Memory {
 struct Layer {
   using Value = __nv_bfloat16;
   Memory memory;
-  ProductSizes wide, narrow;
+  GemmSizes wide, narrow;
   Value *x[kBuffers], *gated[kBuffers], *out[kBuffers], *prefix, *ho, *se, *ag;
   float *bias, *partial, *H, *work;
 
@@ -92,8 +92,8 @@ struct Layer {
     H = memory.drawn<float>((rows / 16 + batch) * kFeatures, 1);
     work = memory.drawn<float>(scan_mix_work(wide) / 4, 1);
   }
-  Product product(const void* a, const void* w, bool back = false) const {
-    Product p;
+  Gemm gemm(const void* a, const void* w, bool back = false) const {
+    Gemm p;
     p.sizes = back ? narrow : wide, p.a = a, p.w = w, p.bias = bias;
     return p;
   }
@@ -103,33 +103,33 @@ struct Layer {
     return cudaSuccess;
   }
   cudaError_t aggregate(int i) const {
-    return product_store(product(gated[i], ag, true), {Activation::none, Dtype::bf16, out[i]}, stream);
+    return gemm_store(gemm(gated[i], ag, true), {Activation::none, Dtype::bf16, out[i]}, stream);
   }
   // In runs of so many tokens, causal; 0: no mask.
   cudaError_t runs(int i, int64_t run) const {
-    SumsTail sums;
+    SumsEpilogue sums;
     sums.runs = {run}, sums.partial = partial;
     FoldParams fold;
     fold.sizes = wide, fold.runs = {run}, fold.partial = partial, fold.causal = run > 0, fold.H = H;
-    GateTail gate;
+    GateEpilogue gate;
     gate.runs = {run}, gate.H = H, gate.out = gated[i];
-    return first({product_sums(product(x[i], ho), sums, stream), fold_sums(fold, stream),
-                  product_gate(product(x[i], se), gate, stream), aggregate(i)});
+    return first({gemm_sums(gemm(x[i], ho), sums, stream), fold_sums(fold, stream),
+                  gemm_gate(gemm(x[i], se), gate, stream), aggregate(i)});
   }
   // In one kernel.
   cudaError_t mix(int i, int64_t block) const {
     ScanMix mix;
     mix.block = block, mix.se = se, mix.se_bias = bias, mix.work = work, mix.out = gated[i];
-    return product_scan_mix(product(x[i], ho), mix, stream);
+    return scan_mix(gemm(x[i], ho), mix, stream);
   }
   cudaError_t mixed(int i, int64_t block) const { return first({mix(i, block), aggregate(i)}); }
   cudaError_t causal(int i, int64_t block) const {
-    ScanGateTail gate;
+    ScanGateEpilogue gate;
     gate.block = block, gate.prefix = prefix, gate.carry = partial, gate.out = gated[i];
     CarryParams carry;
     carry.sizes = wide, carry.totals = partial;
-    return first({product_scan(product(x[i], ho), {2, prefix, partial}, stream), scan_carry(carry, stream),
-                  product_scan_gate(product(x[i], se), gate, stream), aggregate(i)});
+    return first({scan(gemm(x[i], ho), {2, prefix, partial}, stream), scan_carry(carry, stream),
+                  scan_gate(gemm(x[i], se), gate, stream), aggregate(i)});
   }
 };
 
@@ -181,24 +181,22 @@ void measure(int64_t batch, int64_t tokens) {
     all.push_back({"runs of " + std::to_string(run), [&layer, run](int i) { return layer.runs(i, run); }});
   const size_t layers = all.size();
   all.push_back({"  sums", [&](int i) {
-                   SumsTail sums;
+                   SumsEpilogue sums;
                    sums.partial = layer.partial;
-                   return product_sums(layer.product(layer.x[i], layer.ho), sums, stream);
+                   return gemm_sums(layer.gemm(layer.x[i], layer.ho), sums, stream);
                  }});
   all.push_back({"  mix", [&](int i) { return layer.mix(i, 1); }});
-  all.push_back(
-      {"  scan", [&](int i) {
-         return product_scan(layer.product(layer.x[i], layer.ho), {2, layer.prefix, layer.partial}, stream);
-       }});
+  all.push_back({"  scan", [&](int i) {
+                   return scan(layer.gemm(layer.x[i], layer.ho), {2, layer.prefix, layer.partial}, stream);
+                 }});
   all.push_back({"  gate by a mean", [&](int i) {
-                   GateTail gate;
+                   GateEpilogue gate;
                    gate.H = layer.H, gate.out = layer.gated[i];
-                   return product_gate(layer.product(layer.x[i], layer.se), gate, stream);
+                   return gemm_gate(layer.gemm(layer.x[i], layer.se), gate, stream);
                  }});
   all.push_back({"  gate by sums", [&](int i) {
-                   return product_scan_gate(layer.product(layer.x[i], layer.se),
-                                            {1, layer.prefix, layer.partial, nullptr, layer.gated[i]},
-                                            stream);
+                   return scan_gate(layer.gemm(layer.x[i], layer.se),
+                                    {1, layer.prefix, layer.partial, nullptr, layer.gated[i]}, stream);
                  }});
   for (Candidate& c : all) capture(c), time_of(c), time_of(c);
   for (int repetition = 0; repetition < kRepetitions; ++repetition)
@@ -216,7 +214,7 @@ void measure(int64_t batch, int64_t tokens) {
 
 int main(int count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  if (!product_device()) return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
+  if (!gemm_device()) return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
   must(cudaStreamCreate(&stream), "a stream");
   std::vector<int64_t> all{4096, 16384, 65536};
   if (count > 1) all.clear();

@@ -1,7 +1,7 @@
 // One recurrent step of a stack of blocks (mixer and feed-forward) beside the time of reading its weights
 // once. A program of its own, without torch:
-//   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/step_cuda.cu pom/kernels/rows.cu
-//   pom/kernels/stack_step.cu -o step_bench
+//   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/step_cuda.cu
+//   pom/kernels/portable/few_rows_gemm.cu pom/kernels/sm90/decode/stack_step.cu -o step_bench
 //   ./step_bench [sequences ...]
 // With -DPOM_STEP_TRACE it also prints, for a layer in the middle, how long the parts of its phases took in
 // all blocks. Width 1152, order 2, expansion 2, feed-forward 4, 28 layers; one token of each sequence. The
@@ -17,8 +17,8 @@
 #include <unistd.h>
 #include <vector>
 
-#include "pom/kernels/rows.h"
-#include "pom/kernels/stack_step.h"
+#include "pom/kernels/portable/few_rows_gemm.h"
+#include "pom/kernels/sm90/decode/stack_step.h"
 
 #ifdef POM_STEP_TRACE
 namespace pom::kernels {
@@ -118,8 +118,8 @@ struct Stack {
   Stack& operator=(const Stack&) = delete;
 
   // With the norm of x by some part of the modulation, or of what is between.
-  RowsProduct product(int64_t layer, int64_t which, int part, bool ahead) const {
-    RowsProduct p;
+  FewRowsGemm gemm(int64_t layer, int64_t which, int part, bool ahead) const {
+    FewRowsGemm p;
     const int64_t matrix = layer * kMatrices + which;
     p.sizes = {batch, 1, part >= 0 ? kWidth : kFeatures, part >= 0 ? kFeatures : kWidth};
     p.w = weights + matrix * kMatrix, p.bias = biases + matrix * kFeatures;
@@ -139,11 +139,11 @@ struct Stack {
       RowsSums context;
       context.order = 2, context.causal = true;
       context.sum = context.total = sum, context.count = counts, context.H = H;
-      note(rows_sums(product(layer, 0, 0, ahead), context, stream));
-      note(rows_gate(product(layer, 1, 0, ahead), {{}, H, between}, stream));
-      note(rows_residual(product(layer, 2, -1, ahead), {x, modulation + 2 * kWidth, 6 * kWidth}, stream));
-      note(rows_store(product(layer, 3, 3, ahead), {Activation::gelu, Dtype::bf16, between}, stream));
-      note(rows_residual(product(layer, 4, -1, ahead), {x, modulation + 5 * kWidth, 6 * kWidth}, stream));
+      note(rows_sums(gemm(layer, 0, 0, ahead), context, stream));
+      note(rows_gate(gemm(layer, 1, 0, ahead), {{}, H, between}, stream));
+      note(rows_residual(gemm(layer, 2, -1, ahead), {x, modulation + 2 * kWidth, 6 * kWidth}, stream));
+      note(rows_store(gemm(layer, 3, 3, ahead), {Activation::gelu, Dtype::bf16, between}, stream));
+      note(rows_residual(gemm(layer, 4, -1, ahead), {x, modulation + 5 * kWidth, 6 * kWidth}, stream));
     }
     return worst;
   }

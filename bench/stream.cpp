@@ -12,7 +12,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "pom/models/video_denoiser.h"
+#include "pom/models/denoiser.h"
 
 namespace {
 
@@ -44,7 +44,7 @@ double resident_mib() {
   return resident * 4096 / (1024 * 1024);
 }
 
-double seconds_of_block(models::VideoDenoiser& network, const at::Tensor& x) {
+double seconds_of_block(models::Denoiser& network, const at::Tensor& x) {
   const auto start = std::chrono::steady_clock::now();
   for (std::int64_t i = 0; i < kEvaluations; ++i) network(x, i);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -84,11 +84,12 @@ int main(int count, char** words) try {
   for (std::string number; std::getline(numbers, number, ',');)
     stops.push_back({.block = std::stoll(number)});
   const models::NetworkConfig config = config_of(mixer, std::stoll(words[2]));
-  models::VideoDenoiser network(config, drawn_weights(config));
+  const auto made = models::Denoiser::make(config, drawn_weights(config));
+  models::Denoiser& network = *made;
   std::vector<models::Evaluation> evaluations;
   for (std::int64_t i = 0; i < kEvaluations; ++i) evaluations.push_back({1.0 - 0.25 * i, true});
-  network.plan(1, kSide, kSide, evaluations);
-  network.tell(at::randn({1, kText, config.text_width}), at::ones({1, kText}, at::kBool));
+  network.plan({1, kSide, kSide, evaluations});
+  network.tell({.text = at::randn({1, kText, config.text_width}), .mask = at::ones({1, kText}, at::kBool)});
   const at::Tensor x = at::randn({1, config.channels, config.patch_time, kSide, kSide});
   double kept = 0;  // the copies are not the stream's
   for (Stop& stop : stops) {

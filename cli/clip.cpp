@@ -8,6 +8,7 @@
 #include "cli/sample_options.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/values.h"
 #include "pom/base/build_info.h"
 #include "pom/base/progress.h"
 #include "pom/generate/clip_engine.h"
@@ -82,12 +83,53 @@ std::vector<io::TextEntry> description(const ClipEngine& engine, const ClipJob& 
                           ", Model: ", engine.name(), ", Version: libpom ", build_info().version)}};
 }
 
+generate::Limits limits_of(const SampleOptions& options) {
+  generate::Limits limits;
+  if (!options.memory_limit.empty())
+    limits.memory_bytes = parse_bytes(options.memory_limit, "--memory-limit");
+  return limits;
+}
+
+int forecast(const SampleOptions& options, ClipEngine& engine, const ClipJob& job) {
+  const generate::Forecast f = engine.forecast(job, limits_of(options));
+  const std::string advice = f.fits || !f.advice.empty() ? f.advice : "a smaller model might";
+  if (options.json) {
+    print(JsonObject()
+              .add("frames", job.frames)
+              .add("blocks", job.blocks)
+              .add("evaluations", f.evaluations)
+              .add("macs", f.macs)
+              .add("seconds", f.seconds)
+              .add("peak_bytes", f.peak_bytes)
+              .add("free_bytes", f.free_bytes)
+              .add("fits", f.fits)
+              .add("advice", advice)
+              .text());
+    return f.fits ? Exit::ok : Exit::failed;
+  }
+  const Request& r = job.request;
+  const bool endless = job.frames == 0;
+  print(detail::concat("clip      ", endless ? "without end" : detail::concat(job.frames, " frames"), " of ",
+                       *r.width, "x", *r.height, job.stream ? ", block by block" : ", whole", "; ",
+                       *r.sampler, ", ", *r.steps, " steps, ", f.evaluations, " evaluations",
+                       endless ? " a block" : ""));
+  print(detail::concat("time      ", f.seconds > 0 ? "about " + seconds_text(f.seconds) : "not measured",
+                       endless ? " a block (" : " (", amount_text(f.macs), " multiply-adds)"));
+  if (f.peak_bytes == 0)
+    print("memory    not forecast on " + engine.device());
+  else
+    print("memory    " + bytes_text(static_cast<double>(f.peak_bytes)) + " at most, of " +
+          bytes_text(static_cast<double>(f.free_bytes)));
+  print(f.fits ? "it fits" : "it does not fit: " + advice);
+  return f.fits ? Exit::ok : Exit::failed;
+}
+
 End make_clip(ClipEngine& engine, const ClipJob& job, ClipOutput& output, const StopSignals& signals,
-              bool quiet) {
+              const SampleOptions& options) {
   std::optional<Progress> progress;
   generate::ClipObserver observer;
   observer.stop = &signals.asked();
-  if (!quiet)
+  if (!options.quiet)
     observer.on_step = [&](std::int64_t done, std::int64_t total) {
       if (!progress)
         progress.emplace("sampling", total, progress_sink(std::cerr),
@@ -103,7 +145,7 @@ End make_clip(ClipEngine& engine, const ClipJob& job, ClipOutput& output, const 
   End end = End::whole;
   try {
     try {
-      engine.run(job, observer);
+      engine.run(job, observer, limits_of(options));
     } catch (const generate::Stopped&) {
       end = End::stopped;
     }
@@ -162,8 +204,6 @@ void refuse_picture_flags(const SampleOptions& options) {
                      : options.grid                                         ? "--grid"
                      : options.preview > 0                                  ? "--preview"
                      : options.batch > 0                                    ? "--batch"
-                     : options.dry_run                                      ? "--dry-run"
-                     : !options.memory_limit.empty()                        ? "--memory-limit"
                                                                             : nullptr;
   if (flag != nullptr)
     throw UsageError(detail::concat(flag, ": expected a model that makes pictures, and ", options.model,
@@ -174,6 +214,7 @@ int sample_clip(const SampleOptions& options) {
   refuse_picture_flags(options);
   ClipEngine engine(options.model, options.device);
   const ClipJob job = resolve(options, engine);
+  if (options.dry_run) return forecast(options, engine, job);
   ClipOutput output(options.output, default_name(engine, job), options.yes);
   if (output.is_stdout() && options.json)
     throw UsageError("--json: expected a file behind -o, got -, which is the clip itself");
@@ -184,7 +225,7 @@ int sample_clip(const SampleOptions& options) {
   output.describe({.fps = job.fps, .growing = job.stream, .text = description(engine, job)});
   const StopSignals signals;
   const double start = steady_seconds();
-  const End end = make_clip(engine, job, output, signals, options.quiet);
+  const End end = make_clip(engine, job, output, signals, options);
   print_result(options, engine, job, output, end, steady_seconds() - start);
   tell_end(options, output, end);
   return end == End::stopped ? signals.exit_code() : Exit::ok;

@@ -1,7 +1,5 @@
 #include "cli/clip_output.h"
 
-#include <algorithm>
-#include <cctype>
 #include <system_error>
 #include <unistd.h>
 
@@ -13,27 +11,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "000012.png", as frames of a clip are called.
-bool is_frame_name(const fs::path& file) {
-  const std::string stem = file.stem().string();
-  return file.extension() == ".png" && stem.size() >= 6 &&
-         std::ranges::all_of(stem, [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
-std::vector<fs::path> frames_in(const fs::path& folder) {
-  std::vector<fs::path> frames;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (is_frame_name(entry.path())) frames.push_back(entry.path());
-  return frames;
-}
-
 void check_place(const fs::path& path, bool replace) {
   std::error_code ignored;
   const fs::file_type type = fs::status(path, ignored).type();
   if (type == fs::file_type::fifo || type == fs::file_type::character) return;  // a reader waits there
   if (type != fs::file_type::directory) return check_outputs(std::vector{path}, replace);
-  const std::vector<fs::path> there = frames_in(path);
-  if (!there.empty() && !replace)
+  const io::FramesInFolder there = io::frames_in(path);
+  if (there.others > 0)
+    throw UsageError(
+        detail::concat("--output: ", path.string(), " holds ", there.first_other,
+                       there.others > 1 ? detail::concat(" and ", there.others - 1, " more") : "",
+                       ", named as frames are, which no clip wrote by what its clip.json says; "
+                       "write into another folder, or move them"));
+  if (there.written > 0 && !replace)
     throw UsageError(
         detail::concat("--output: ", path.string(), " has frames in it already; -y replaces them"));
   check_outputs(std::vector{path / "000000.png"}, true);
@@ -54,7 +44,6 @@ ClipOutput::ClipOutput(const std::string& output, std::string_view name, bool re
   check_place(path_, replace);
 }
 
-// Frames of a longer clip that was there before would play at the end of this one.
 void ClipOutput::open(const io::Image& frame) {
   options_.width = frame.width, options_.height = frame.height;
   if (is_stdout()) {
@@ -62,9 +51,6 @@ void ClipOutput::open(const io::Image& frame) {
     return;
   }
   make_folder_of(path_);
-  std::error_code ignored;
-  if (fs::is_directory(path_, ignored))
-    for (const fs::path& old : frames_in(path_)) fs::remove(old);
   writer_ = io::open_clip(path_, options_);
 }
 

@@ -13,7 +13,8 @@ namespace pom::cli {
 
 class Flags;
 
-// What the program returns. Ended by a signal, it returns 128 + the signal: 130 after Ctrl-C.
+// What the program returns. Stopped by a signal, it returns 128 + the signal: 130 after Ctrl-C, 143 after
+// SIGTERM, 129 after SIGHUP.
 enum Exit : int { ok = 0, failed = 1, usage = 2 };
 
 // A mistake in what was asked for, not in doing it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cli/parts.h"
 #include "cli/terminal.h"
 #include "pom/base/build_info.h"
 
@@ -88,8 +89,10 @@ std::string program_help(std::span<const Command> commands) {
   std::string text = "pom: pictures made by the Polynomial Mixer\n\n" + heading("Usage") +
                      "  pom COMMAND [flags]\n\n" + heading("Commands");
   for (const Command& command : commands) text += entry(command.name, command.summary);
+  for (const std::string& name : absent_commands(this_build()))
+    text += entry(name, "left out of this build: pom --version says why");
   text += "\n" + heading("Flags") + entry("-h, --help", "this text; after a command, that command's") +
-          entry("    --version", "what this build is: " + std::string(build_info().version));
+          entry("    --version", detail::concat("what this build is and has: ", build_info().version));
   text += "\n" + heading("Environment") +
           entry("POM_MODELS", "folders of model folders, where reproduce looks; separated by ':'") +
           entry("POM_CPU_ISA", "lowers the instruction set of our kernels: base, avx2, avx512, avx512bf16") +
@@ -98,7 +101,10 @@ std::string program_help(std::span<const Command> commands) {
           entry("NO_COLOR", "no colours, also on a terminal");
   text +=
       "\n" + heading("Exit status") + "  " +
-      wrap("0 done; 1 the work failed, or a result disagrees; 2 wrong usage; 130 stopped by Ctrl-C", 2, 2) +
+      wrap(
+          "0 done; 1 the work failed, or a result disagrees; 2 wrong usage; 130 stopped by Ctrl-C, 143 by "
+          "SIGTERM, 129 by SIGHUP",
+          2, 2) +
       "\n";
   return text + "\n" + heading("Examples") +
          indented(

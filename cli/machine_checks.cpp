@@ -14,6 +14,7 @@
 #include "cli/processor.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
+#include "cli/version.h"
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
 #include "pom/base/progress.h"
@@ -171,8 +172,9 @@ std::vector<Check> check_machine() {
   } else {
     checks.insert(checks.end(), {check_processor(), check_kernels()});
   }
-  checks.insert(checks.end(), {check_amx(), check_threads(), check_memory(), check_gpu(), check_pictures(),
-                               check_terminal(), check_disk()});
+  checks.insert(checks.end(), {check_amx(), check_threads(), check_memory(), check_gpu(), check_pictures()});
+  for (const Check& part : check_parts()) checks.push_back(part);
+  checks.insert(checks.end(), {check_terminal(), check_disk()});
   return checks;
 }
 

@@ -10,9 +10,11 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/help.h"
+#include "cli/parts.h"
 #include "cli/processor.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/version.h"
 #include "pom/base/build_info.h"
 #include "pom/base/suggest.h"
 
@@ -25,7 +27,7 @@ struct Entry {
   Action action;
 };
 
-// What was left out of the build is not there.
+// What was left out of the build is not there; parts.h says why.
 std::vector<Command> all_commands() {
   std::vector<Command> commands = {sample_command(), reproduce_command()};
 #ifdef POM_WITH_TRAIN
@@ -64,6 +66,7 @@ std::vector<Command> commands_of(const std::vector<Entry>& entries) {
 [[noreturn]] void refuse_command(const std::string& given, const std::vector<Entry>& entries) {
   std::vector<std::string> names;
   for (const Entry& entry : entries) names.push_back(entry.command.name);
+  for (const std::string& absent : absent_commands(this_build())) names.push_back(absent);
   if (given.starts_with('-')) throw UsageError("unknown flag " + given + "; flags come after the command");
   throw UsageError("unknown command \"" + given + "\"" + suggestion(given, names));
 }
@@ -96,7 +99,7 @@ const Entry* parse(CLI::App& program, const std::vector<Entry>& entries, int arg
     print(program_help(commands_of(entries)));
     return nullptr;
   } catch (const CLI::CallForVersion&) {
-    print(build_line());
+    print(version_text());
     return nullptr;
   } catch (const CLI::ArgumentMismatch& error) {  // "--class: 1 required NAME missing"
     const std::string text = error.what();
@@ -124,6 +127,11 @@ int report(const std::string& where, std::string message, int code) {
 }
 
 int run(int argc, char** argv) {
+  if (argc > 1)
+    if (const std::string why = why_absent(argv[1], this_build()); !why.empty()) {
+      say(paint(detail::concat("pom ", argv[1], ":"), Colour::red, 2) + " " + why);
+      return Exit::usage;
+    }
   CLI::App program;
   program.set_help_flag("-h,--help");
   program.set_version_flag("--version", std::string(build_info().version));

@@ -13,6 +13,7 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 void ask_to_stop(int signal) {
   stop_signal = signal;
   stop_asked = true;
+  if (signal == SIGHUP) return;  // nobody reads any more
   constexpr std::string_view text = "\nstopping at the next step; once more ends at once\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -27,11 +28,17 @@ StopSignals::StopSignals() {
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, &interrupt_before_);
   ::sigaction(SIGTERM, &action, &terminate_before_);
+  // A closed terminal may say so twice, the shell and the system, and means it once. Under nohup it is
+  // ignored, and stays so.
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGHUP, nullptr, &hangup_before_);
+  if (hangup_before_.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
 }
 
 StopSignals::~StopSignals() {
   ::sigaction(SIGINT, &interrupt_before_, nullptr);
   ::sigaction(SIGTERM, &terminate_before_, nullptr);
+  ::sigaction(SIGHUP, &hangup_before_, nullptr);
 }
 
 const std::atomic<bool>& StopSignals::asked() const {

@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM during a long job: the first asks it to stop at the next step, a second ends the
-// program.
+// Ctrl-C, SIGTERM and SIGHUP (a terminal that was closed) during a long job: the first asks it to stop at the
+// next step, a second Ctrl-C or SIGTERM ends the program.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class StopSignals {
   int exit_code() const;  // 128 + the signal
 
  private:
-  struct sigaction interrupt_before_, terminate_before_;
+  struct sigaction interrupt_before_, terminate_before_, hangup_before_;
 };
 
 // A closed pipe and a file too large are errors of writing, told like the others, and no reason to die.

@@ -123,8 +123,18 @@ std::string command_line(const TrainFlags& flags) {
   return line;
 }
 
+// What a person asked wrongly is an error of usage, wherever it is found.
+template <class Work>
+auto or_usage(Work&& work) {
+  try {
+    return work();
+  } catch (const train::Refusal& refusal) {
+    throw UsageError(refusal.what());
+  }
+}
+
 int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
-  const train::TrainForecast f = train::forecast(recipe);
+  const train::TrainForecast f = or_usage([&] { return train::forecast(recipe); });
   const double seconds = f.seconds_per_step * static_cast<double>(f.steps);
   if (flags.json) {
     print(JsonObject()
@@ -185,6 +195,8 @@ void check_flags(const TrainFlags& flags) {
         "is optimizer.cooldown");
   if (!flags.from.empty() && (flags.resume || flags.output.empty()))
     throw UsageError("--from: expected with a new folder (-o DIR) and without --resume");
+  if (!flags.init_from.empty() && (flags.resume || !flags.from.empty()))
+    throw UsageError("--init-from: expected without --resume and --from: it is for a run that begins");
 }
 
 int run(const TrainFlags& flags) {
@@ -203,15 +215,14 @@ int run(const TrainFlags& flags) {
     watch.progress = {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "step"};
     watch.say = [](std::string_view line) { say(line); };
   }
-  const train::RunResult result = train::train(recipe,
-                                               {.folder = folder_of(flags, recipe),
-                                                .resume = flags.resume,
-                                                .from = flags.from,
-                                                .init_from = flags.init_from,
-                                                .cooldown = flags.cooldown,
-                                                .seconds = flags.minutes * 60,
-                                                .command = command_line(flags)},
-                                               watch);
+  const train::TrainOptions options{.folder = folder_of(flags, recipe),
+                                    .resume = flags.resume,
+                                    .from = flags.from,
+                                    .init_from = flags.init_from,
+                                    .cooldown = flags.cooldown,
+                                    .seconds = flags.minutes * 60,
+                                    .command = command_line(flags)};
+  const train::RunResult result = or_usage([&] { return train::train(recipe, options, watch); });
   print_result(flags, result);
   if (result.end == train::End::finished) return Exit::ok;
   say(detail::concat(result.end == train::End::stopped ? "stopped" : "time is up", " and saved at step ",
@@ -243,10 +254,10 @@ Command train_command() {
           "at any "
           "time.\n"
           "\n"
-          "Ctrl-C and SIGTERM save and leave. --resume goes on from the newest checkpoint that is whole, and "
-          "the "
-          "result is the same, bit for bit, as if the run had never stopped. Every field of a recipe has a "
-          "default; recipe.toml in the run's folder shows all of them with their meaning.",
+          "Ctrl-C, SIGTERM and SIGHUP save and leave. --resume goes on from the newest checkpoint that is "
+          "whole, and the result is the same, bit for bit, as if the run had never stopped. A folder that "
+          "holds a run takes no other, and a model is never replaced by one of an earlier step. Every field "
+          "of a recipe has a default; recipe.toml in the run's folder shows all of them with their meaning.",
       .examples =
           "pom train recipes/shapes-tiny.toml -o out/tiny\n"
           "pom train recipes/shapes.toml --set optimizer.lr=5e-4 --set batch.size=256\n"

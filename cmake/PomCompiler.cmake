@@ -81,3 +81,13 @@ function(pom_test source)
   endforeach()
   set_property(GLOBAL APPEND PROPERTY POM_TESTS ${source})
 endfunction()
+
+# pom_exports(TARGET MAP): a shared library that shows the names of cmake/MAP alone, linked by the C++ compiler also
+# where CUDA objects are among its parts: nvcc's host compiler may be another one, with a standard library of its own.
+function(pom_exports target map)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/${map})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${script})
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    target_link_options(${target} PRIVATE LINKER:--version-script=${script})
+  endif()
+endfunction()

@@ -1,5 +1,6 @@
 // Random numbers that are a function of what they are for: the same on any device, batch, thread count or
-// sharding. Nothing here has state; noise_math.h holds the arithmetic, which pom/kernels/noise.cu shares.
+// sharding. Nothing here has state; noise_math.h holds the arithmetic, which pom/kernels/portable/noise.cu
+// shares.
 //
 // Every value has an address (seed, purpose, step, position), and all of it goes into Philox4x32-10:
 //

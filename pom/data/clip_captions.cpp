@@ -7,6 +7,7 @@
 
 #include "pom/base/error.h"
 #include "pom/data/clips.h"
+#include "pom/io/json_header.h"
 
 namespace pom::data {
 namespace {
@@ -42,12 +43,45 @@ bool is_there(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
+// A caption as text encoders take it; `where` names its file.
+std::string checked_caption(std::string_view text, const std::string& where) {
+  const std::size_t bad = io::detail::find_invalid_utf8(text);
+  check(bad == text.size(), "captions: ", where, ": expected a caption in UTF-8, got another byte at place ",
+        bad);
+  return trimmed(text);
+}
+
 std::string caption_beside(const fs::path& clip) {
   fs::path other = clip;
   other.replace_extension(".txt");
   if (!is_there(other)) other = clip.string() + ".txt";
-  return is_there(other) ? trimmed(text_of(other)) : "";
+  return is_there(other) ? checked_caption(text_of(other), other.string()) : "";
 }
+
+// The files that the rows of a table name. Tables come from strangers: none may lead out of the folder that
+// it came in, neither by its words nor by a link on the way.
+class WithinFolder {
+ public:
+  explicit WithinFolder(const fs::path& root) : root_(root), real_root_(fs::weakly_canonical(root)) {}
+
+  // `where` begins the message.
+  fs::path file(const std::string& name, const std::string& where) const {
+    check(!name.empty(), where, ": expected the name of a clip, got nothing");
+    const fs::path plain = fs::path(name).lexically_normal();
+    check(plain.is_relative() && *plain.begin() != "..", where,
+          ": expected a file within the folder of the table, got ", io::detail::quote(name));
+    std::error_code error;
+    const fs::path real = fs::weakly_canonical(root_ / name, error);
+    check(!error, where, ": ", io::detail::quote(name), ": ", error.message());
+    check(std::ranges::mismatch(real_root_, real).in1 == real_root_.end(), where,
+          ": expected a file within the folder of the table, got ", io::detail::quote(name),
+          ", a link that leads to ", io::detail::quote(real.string()));
+    return root_ / name;
+  }
+
+ private:
+  fs::path root_, real_root_;
+};
 
 // The column that has one of these names.
 std::size_t column_of(const std::vector<std::string>& head, const std::vector<std::string>& names,
@@ -65,11 +99,14 @@ std::vector<CaptionedClip> clips_of_table(const fs::path& root, const fs::path& 
   check(!rows.empty(), "captions: ", source, ": expected a line of column names, got nothing");
   const std::size_t file = column_of(rows[0], {"file", "file_name", "filename", "path", "video"}, source);
   const std::size_t caption = column_of(rows[0], {"caption", "text", "prompt"}, source);
+  const WithinFolder within(root);
   std::vector<CaptionedClip> clips;
   for (std::size_t i = 1; i < rows.size(); ++i) {
-    check(rows[i].size() > std::max(file, caption), "captions: ", source, ": row ", i + 1, ": expected ",
-          rows[0].size(), " fields, got ", rows[i].size());
-    clips.push_back({root / rows[i][file], trimmed(rows[i][caption])});
+    const std::string where = detail::concat(source, ": row ", i + 1);
+    check(rows[i].size() > std::max(file, caption), "captions: ", where, ": expected ", rows[0].size(),
+          " fields, got ", rows[i].size());
+    clips.push_back(
+        {within.file(rows[i][file], "captions: " + where), checked_caption(rows[i][caption], where)});
   }
   return clips;
 }

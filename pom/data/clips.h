@@ -1,4 +1,4 @@
-// Clips in files as a data set: any file FFmpeg reads, with a caption each. F frames of H x W pixels.
+// Clips in files as a data set: whatever io::ClipReader reads, with a caption each. F frames of H x W pixels.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct CaptionedClip {
 // captions.csv or metadata.csv at its root, which then lists the clips (a column file, file_name, path or
 // video, relative to the folder; a column caption, text or prompt); else beside each clip, as name.txt of
 // name.mp4. Hidden files are passed over. A folder without clips is an error, as is a table that cannot be
-// read.
+// read, a row of it that leads out of the folder (by an absolute path, by "..", by a link), and a caption
+// that is not UTF-8.
 std::vector<CaptionedClip> find_clips(const std::string& root);
 
 const std::vector<std::string_view>& clip_endings();  // ".mp4", …

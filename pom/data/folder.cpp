@@ -21,7 +21,7 @@ class PictureFolder final : public Dataset {
   std::vector<std::int64_t> shape() const override { return {3, height_, width_}; }
 
   Example get(std::int64_t index, std::int64_t visit) const override {
-    const io::Image picture = io::to_rgb8(io::read_picture(tree_->path_of(index)));
+    const io::Image picture = io::to_rgb8(io::read_picture(tree_->path_of(index), max_data_pixels));
     Example example{at::empty({3, height_, width_}, at::kByte),
                     tree_->files[static_cast<std::size_t>(index)].label};
     const std::span<std::uint8_t> bytes(example.picture.data_ptr<std::uint8_t>(),

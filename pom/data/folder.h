@@ -17,6 +17,10 @@ struct FileSets {
   std::shared_ptr<const Dataset> training, validation;
 };
 
+// Pixels of a picture in a data set; one with more is broken. Each worker decodes one at a time, and a file
+// of a few kilobytes can claim them.
+inline constexpr std::int64_t max_data_pixels = std::int64_t{1} << 26;
+
 // Pictures: .png, .jpg, .jpeg in any case. Brought to the size by resize.h; grey and alpha become RGB.
 FileSets open_picture_folder(const DataConfig& config, std::uint64_t seed);
 

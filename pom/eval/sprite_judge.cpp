@@ -452,7 +452,10 @@ SpriteVerdict judge_sprite(const at::Tensor& tensor, double fps) {
 
 SpriteAgreement compare(const data::Sprite& sprite, const SpriteVerdict& verdict) {
   if (!verdict.found) return {};
-  SpriteAgreement agreement{sprite.kind == verdict.kind, sprite.hue == verdict.hue, false};
+  SpriteAgreement agreement{.kind = sprite.kind == verdict.kind && verdict.misfit <= worst_fit,
+                            .hue = sprite.hue == verdict.hue,
+                            .found = true,
+                            .misfit = verdict.misfit};
   if (sprite.path == data::Path::stay) agreement.direction = !verdict.moves;
   if (sprite.path == data::Path::drift)
     agreement.direction = verdict.moves && sprite.direction == verdict.direction;
@@ -477,6 +480,11 @@ void SpriteScores::add(const SpriteAgreement& agreement) {
   kinds += agreement.kind ? 1 : 0;
   hues += agreement.hue ? 1 : 0;
   directions += agreement.direction ? 1 : 0;
+  if (!agreement.found) return;
+  ++found;
+  fitting += agreement.misfit <= worst_fit ? 1 : 0;
+  misfits += agreement.misfit;
+  worst_misfit = std::max(worst_misfit, agreement.misfit);
 }
 
 }  // namespace pom::eval

@@ -1,6 +1,6 @@
 #include "pom/generate/clip_engine.h"
 
-#include <ATen/ops/stack.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
@@ -103,15 +103,19 @@ codecs::EncodedText ClipEngine::Impl::block_texts(const ClipJob& job) const {
   std::vector<std::string> prompts;
   for (const ClipJob::Prompt& prompt : job.prompts) prompts.push_back(prompt.text);
   const codecs::EncodedText all = encoder->encode(prompts);
-  std::vector<at::Tensor> tokens, masks;
-  std::int64_t now = -1;
-  for (std::int64_t block = 0; block < job.blocks; ++block) {
-    if (now + 1 < std::ssize(job.prompts) && job.prompts[static_cast<std::size_t>(now + 1)].block == block)
-      ++now;
-    tokens.push_back(all.tokens[now]);
-    masks.push_back(all.mask[now]);
-  }
-  return {at::stack(tokens).unsqueeze(0), at::stack(masks).unsqueeze(0), {}};
+  at::Tensor which = at::empty({job.blocks}, at::kLong);  // of the prompts
+  for (std::size_t i = 0; i < job.prompts.size(); ++i)
+    which.slice(0, job.prompts[i].block).fill_(static_cast<std::int64_t>(i));
+  which = which.to(all.tokens.device());
+  return {all.tokens.index_select(0, which).unsqueeze(0), all.mask.index_select(0, which).unsqueeze(0), {}};
+}
+
+ClipWork ClipEngine::Impl::work(const ClipJob& job) const {
+  return {.blocks = job.blocks, .stream = job.stream, .on_gpu = !device.is_cpu()};
+}
+
+std::int64_t ClipEngine::Impl::stored_bytes() const {
+  return static_cast<std::int64_t>(fs::file_size(weights_path));
 }
 
 void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observer) {
@@ -201,11 +205,22 @@ ClipJob ClipEngine::resolve(const ClipRequest& clip, const Request& request) con
   return job;
 }
 
-void ClipEngine::run(const ClipJob& job, const ClipObserver& observer) {
+void ClipEngine::Impl::sample(const ClipJob& job, const ClipObserver& observer) {
   if (job.stream)
-    impl_->run_stream(job, observer);
+    run_stream(job, observer);
   else
-    impl_->run_whole(job, observer);
+    run_whole(job, observer);
+}
+
+void ClipEngine::run(const ClipJob& job, const ClipObserver& observer, const Limits& limits) {
+  const ClipWork work = impl_->work(job);
+  const Plan plan =
+      make_clip_plan(impl_->config, *impl_->codec, job.request, work, limits, impl_->stored_bytes());
+  if (!plan.fits)
+    fail(clip_refusal(
+        work, plan,
+        clip_advice(impl_->config, *impl_->codec, job.request, work, plan, impl_->stored_bytes())));
+  impl_->sample(job, observer);
 }
 
 }  // namespace pom::generate

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "pom/generate/clip_request.h"
+#include "pom/generate/engine.h"
 #include "pom/io/image.h"
 
 namespace pom::generate {
@@ -42,9 +43,12 @@ class ClipEngine {
   // than the encoder takes is a remark.
   ClipJob resolve(const ClipRequest& clip, const Request& request) const;
 
+  // Measures for a moment. Of a clip without end: one block of it.
+  Forecast forecast(const ClipJob& job, const Limits& limits = {});
+
   // A stream that ends early (Stopped, io::ClosedPipe from on_frame) still saves its state, after the last
-  // whole block.
-  void run(const ClipJob& job, const ClipObserver& observer);
+  // whole block. What memory does not hold is refused before the weights are read.
+  void run(const ClipJob& job, const ClipObserver& observer, const Limits& limits = {});
 
  private:
   friend class ManyClips;

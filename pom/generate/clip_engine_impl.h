@@ -11,6 +11,7 @@
 #include "pom/codecs/text.h"
 #include "pom/generate/clip_engine.h"
 #include "pom/generate/clip_sampling.h"
+#include "pom/generate/plan.h"
 #include "pom/models/weights.h"
 
 namespace pom::generate {
@@ -28,6 +29,10 @@ struct ClipEngine::Impl {
   const std::string& weights_hash();
   ClipSampling sampling(const Request& request, std::vector<std::uint64_t> seeds) const;
   codecs::EncodedText block_texts(const ClipJob& job) const;
+  ClipWork work(const ClipJob& job) const;
+  std::int64_t stored_bytes() const;        // of the weights
+  double step_seconds(const ClipJob& job);  // of one block; samples for a moment
+  void sample(const ClipJob& job, const ClipObserver& observer);
   void run_whole(const ClipJob& job, const ClipObserver& observer);
   void run_stream(const ClipJob& job, const ClipObserver& observer);
 };

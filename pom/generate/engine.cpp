@@ -15,7 +15,7 @@
 #include "pom/generate/resolve.h"
 #include "pom/io/sha256.h"
 #include "pom/models/weights.h"
-#include "pom/ops/inference.h"
+#include "pom/ops/block/inference.h"
 
 namespace pom::generate {
 namespace {

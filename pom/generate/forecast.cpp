@@ -6,6 +6,7 @@
 #include <torch/cuda.h>
 
 #include "pom/base/error.h"
+#include "pom/generate/clip_engine_impl.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/plan.h"
 #include "pom/generate/process.h"
@@ -130,6 +131,55 @@ Forecast Engine::forecast(const Request& request, const Limits& limits) {
   f.peak_bytes = std::max(peak_bytes(), resident_bytes() + more);
   f.fits = f.peak_bytes <= f.free_bytes;
   if (!f.fits) f.advice = advice(config, codec, r, plan, impl_->stored_bytes(r));
+  return f;
+}
+
+// Of one block, in as many at a time as are quick to evaluate.
+double ClipEngine::Impl::step_seconds(const ClipJob& job) {
+  const double macs =
+      row_macs(config, codec->factor(), job.request) * static_cast<double>(rows_of(job.request));
+  ClipJob probe = job;
+  probe.blocks = 1, probe.frames = 0;
+  if (!job.stream)
+    probe.blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(macs_at_a_time / macs), 1, job.blocks);
+  probe.save_state.clear();
+  std::erase_if(probe.prompts, [&](const ClipJob::Prompt& prompt) { return prompt.block >= probe.blocks; });
+  std::vector<Clock::time_point> steps = {Clock::now()};
+  ClipObserver observer;
+  observer.on_step = [&](std::int64_t, std::int64_t) {
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+    steps.push_back(Clock::now());
+    if (steps.size() > least && seconds_since(steps[1]) > patience) throw Enough();
+  };
+  try {
+    sample(probe, observer);
+  } catch (const Enough&) {
+  }
+  const std::size_t first = steps.size() > 2 ? 1 : 0;  // the first one reads the weights too
+  return std::chrono::duration<double>(steps.back() - steps[first]).count() /
+         static_cast<double>(steps.size() - 1 - first) / static_cast<double>(probe.blocks);
+}
+
+Forecast ClipEngine::forecast(const ClipJob& job, const Limits& limits) {
+  const Request& r = job.request;
+  const ModelConfig& config = impl_->config;
+  const codecs::Codec& codec = *impl_->codec;
+  const ClipWork work = impl_->work(job);
+  const Plan plan = make_clip_plan(config, codec, r, work, limits, impl_->stored_bytes());
+  const std::int64_t blocks = std::max<std::int64_t>(1, job.blocks);
+  Forecast f;
+  f.pictures = f.batch = 1;
+  f.evaluations = (job.stream ? blocks : 1) * diffusion::evaluations(*r.sampler, sampler_options(r));
+  f.macs =
+      row_macs(config, codec.factor(), r) * static_cast<double>(total_rows(r)) * static_cast<double>(blocks);
+  f.peak_bytes = plan.peak_bytes;
+  f.free_bytes = plan.free_bytes;
+  f.fits = plan.fits;
+  if (f.fits)
+    f.seconds = impl_->step_seconds(job) * static_cast<double>(*r.steps) * static_cast<double>(blocks);
+  else
+    f.advice = clip_advice(config, codec, r, work, plan, impl_->stored_bytes());
+  f.peak_bytes = work.on_gpu ? 0 : std::max(f.peak_bytes, peak_bytes());
   return f;
 }
 

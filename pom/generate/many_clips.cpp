@@ -101,6 +101,12 @@ void ManyClips::run(std::span<const std::string> prompts, std::vector<std::uint6
         seeds.size());
   check(frames >= 1, "sample: frames: expected at least one, got ", frames);
   const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
+  const ClipWork work{.blocks = blocks,
+                      .stream = impl_->streamer.has_value(),
+                      .clips = static_cast<std::int64_t>(prompts.size()),
+                      .on_gpu = !impl_->engine.device.is_cpu()};
+  const Plan plan = make_clip_plan(impl_->engine.config, *impl_->engine.codec, impl_->request, work, {}, 0);
+  check(plan.fits, clip_refusal(work, plan, "fewer or shorter clips might fit"));
   const codecs::EncodedText text = impl_->engine.encoder->encode(prompts);
   if (impl_->streamer)
     impl_->run_stream(text, std::move(seeds), blocks, observer);

@@ -15,11 +15,14 @@ namespace {
 // Fewer tokens at a time leave the matrix products short of work.
 constexpr std::int64_t tokens_in_flight = 1024, gpu_tokens_in_flight = 1 << 16;
 
+constexpr double most_bytes = 0x1p60;  // where more are wanted, how many does not matter
+
 std::string bytes_text(std::int64_t bytes) {
-  constexpr double mib = 1 << 20, gib = 1 << 30;
+  constexpr double mib = 1 << 20, gib = 1 << 30, tib = gib * 1024;
   const double size = static_cast<double>(bytes);
   if (size < gib) return pom::detail::concat(std::round(size / mib), " MiB");
-  return pom::detail::concat(std::round(size / gib * 100) / 100, " GiB");
+  if (size < tib) return pom::detail::concat(std::round(size / gib * 100) / 100, " GiB");
+  return pom::detail::concat(std::round(size / tib * 100) / 100, " TiB");
 }
 
 std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
@@ -34,6 +37,51 @@ void cut(Plan& plan, std::int64_t most) {
   plan.batch = std::max<std::int64_t>(1, std::min(most, plan.pictures));
   plan.batches = (plan.pictures + plan.batch - 1) / plan.batch;
   plan.batch = (plan.pictures + plan.batches - 1) / plan.batches;
+}
+
+// So many at a time as are wanted and fit.
+Plan planned(const RunMemory& memory, std::int64_t pictures, std::int64_t most, const Limits& limits) {
+  check(limits.memory_bytes >= 0, "sample: memory: expected a number of bytes, got ", limits.memory_bytes);
+  const std::int64_t have = resident_bytes();
+  Plan plan;
+  plan.pictures = pictures;
+  const std::int64_t available = available_bytes();  // 0 where the system does not say
+  const std::int64_t machine = available > 0 ? have + available : std::numeric_limits<std::int64_t>::max();
+  plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
+  const std::int64_t room = plan.free_bytes - have - memory.of(0);
+  cut(plan, std::min(most, room / memory.per_picture));
+  plan.peak_bytes = have + memory.of(plan.batch);
+  plan.fits = plan.peak_bytes <= plan.free_bytes;
+  return plan;
+}
+
+template <class Fits>
+std::string smaller_size(const ModelConfig& config, const codecs::Codec& codec, Request r, Fits&& fits) {
+  const std::int64_t unit = config.network.patch * codec.factor();
+  while (*r.width > unit && *r.height > unit) {
+    r.width = std::max(unit, *r.width / 2 / unit * unit);
+    r.height = std::max(unit, *r.height / 2 / unit * unit);
+    if (fits(r)) return pom::detail::concat("--size ", *r.width, "x", *r.height, " would fit");
+  }
+  return {};
+}
+
+// Of a stream: one block, and what it keeps of those before it in each evaluation. Keys and values of
+// attention are as many as blocks are seen; of a stream without end and without a window that is not known.
+std::int64_t stream_bytes(const ModelConfig& config, std::int64_t height, std::int64_t width,
+                          const Request& r, std::int64_t blocks) {
+  const models::NetworkConfig& n = config.network;
+  const std::int64_t evaluations = diffusion::evaluations(*r.sampler, sampler_options(r));
+  const models::SamplingMemory m =
+      models::sampling_memory(n, height, width, dtype_of(r), rows_of(r) == 2, evaluations);
+  const double layers = static_cast<double>(rows_of(r) * evaluations * n.depth);
+  const std::int64_t seen = std::max<std::int64_t>(1, n.window > 0 ? n.window : blocks);
+  constexpr double doubled = 2, both = 2;  // room grows by doubling; keys and values
+  const double kept = n.attention() ? doubled * both * static_cast<double>(n.tokens(height, width)) *
+                                          static_cast<double>(seen) * static_cast<double>(n.dim)
+                                    : static_cast<double>(1 + std::max<std::int64_t>(1, n.window)) *
+                                          static_cast<double>(n.features());  // of the block being made
+  return m.per_picture + static_cast<std::int64_t>(std::min(layers * kept * sizeof(float), most_bytes));
 }
 
 }  // namespace
@@ -69,21 +117,9 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                std::int64_t pictures, const Limits& limits, std::int64_t stored) {
   check(limits.batch >= 0, "sample: batch: expected at least 1, got ", limits.batch);
-  check(limits.memory_bytes >= 0, "sample: memory: expected a number of bytes, got ", limits.memory_bytes);
-  const RunMemory memory = run_memory(config, codec, request, stored);
-  const std::int64_t have = resident_bytes();
-  Plan plan;
-  plan.pictures = pictures;
-  const std::int64_t available = available_bytes();  // 0 where the system does not say
-  const std::int64_t machine = available > 0 ? have + available : std::numeric_limits<std::int64_t>::max();
-  plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
-  const std::int64_t room = plan.free_bytes - have - memory.of(0);
   const std::int64_t most =
       limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request, tokens_in_flight);
-  cut(plan, std::min(most, room / memory.per_picture));
-  plan.peak_bytes = have + memory.of(plan.batch);
-  plan.fits = plan.peak_bytes <= plan.free_bytes;
-  return plan;
+  return planned(run_memory(config, codec, request, stored), pictures, most, limits);
 }
 
 Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
@@ -94,6 +130,65 @@ Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const 
   cut(plan, limits.batch > 0 ? limits.batch
                              : batch_for_speed(config, codec.factor(), request, gpu_tokens_in_flight));
   return plan;
+}
+
+RunMemory clip_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,
+                      const ClipWork& work, std::int64_t stored) {
+  const std::int64_t height = *r.height / codec.factor(), width = *r.width / codec.factor();
+  const std::int64_t frames = config.network.patch_time * codec.time_factor(), colours = 3;
+  const std::int64_t frame = *r.height * *r.width * colours;
+  const bool guided = rows_of(r) == 2;
+  const models::SamplingMemory m =
+      models::sampling_memory(config.network, height, width, dtype_of(r), guided, *r.steps);
+  RunMemory memory;
+  // A block is decoded at a time, in fp32 and then in 8 bits.
+  memory.per_picture =
+      frames * (codec.decode_bytes(*r.height, *r.width) + frame * (1 + std::int64_t{sizeof(float)}));
+  // What a file of a whole clip holds waits for its end in memory.
+  if (!work.stream)
+    memory.per_picture += static_cast<std::int64_t>(
+        std::min(static_cast<double>(frame * frames) * static_cast<double>(work.blocks), most_bytes));
+  if (work.on_gpu) return memory;
+  memory.fixed = m.fixed;
+  memory.per_picture += work.stream ? stream_bytes(config, height, width, r, work.blocks)
+                                    : models::whole_clip_memory(config.network, height, width, work.blocks,
+                                                                config.text.limit, dtype_of(r), guided);
+  if (stored > 0) memory.weights = std::max(stored, m.weights) + (work.stream ? 0 : stored);
+  return memory;
+}
+
+Plan make_clip_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                    const ClipWork& work, const Limits& limits, std::int64_t stored) {
+  Plan plan = planned(clip_memory(config, codec, request, work, stored), work.clips, work.clips, limits);
+  plan.fits = plan.fits && plan.batches == 1;
+  return plan;
+}
+
+std::string clip_advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                        const ClipWork& work, const Plan& plan, std::int64_t stored) {
+  const std::int64_t have = resident_bytes();
+  const auto fits = [&](const Request& r, const ClipWork& w) {
+    return have + clip_memory(config, codec, r, w, stored).of(w.clips) <= plan.free_bytes;
+  };
+  ClipWork other = work;
+  other.stream = true;
+  if (!work.stream && config.network.block_causal() && fits(request, other)) return "--stream would fit";
+  other = work;
+  while (!work.stream && other.blocks > 1) {
+    other.blocks /= 2;
+    if (fits(request, other))
+      return pom::detail::concat("--frames ", other.blocks * config.network.patch_time * codec.time_factor(),
+                                 " would fit");
+  }
+  return smaller_size(config, codec, request, [&](const Request& r) { return fits(r, work); });
+}
+
+std::string clip_refusal(const ClipWork& work, const Plan& plan, const std::string& advice) {
+  const std::string what =
+      work.clips == 1 ? "the clip" : pom::detail::concat("clips, ", work.clips, " at a time,");
+  return pom::detail::concat("sample: memory: ", what, work.clips == 1 ? " takes about " : " take about ",
+                             bytes_text(plan.peak_bytes), ", and there are ", bytes_text(plan.free_bytes),
+                             advice.empty() ? "; a smaller model might fit" : "; " + advice);
 }
 
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
@@ -108,14 +203,7 @@ std::string advice(const ModelConfig& config, const codecs::Codec& codec, const 
     if (dtype_of(other) != dtype_of(request) && fits(other))
       return pom::detail::concat("--dtype ", dtype, " would fit");
   }
-  const std::int64_t unit = config.network.patch * codec.factor();
-  Request other = request;
-  while (*other.width > unit && *other.height > unit) {
-    other.width = std::max(unit, *other.width / 2 / unit * unit);
-    other.height = std::max(unit, *other.height / 2 / unit * unit);
-    if (fits(other)) return pom::detail::concat("--size ", *other.width, "x", *other.height, " would fit");
-  }
-  return {};
+  return smaller_size(config, codec, request, fits);
 }
 
 std::string refusal(const Plan& plan, const std::string& advice) {

@@ -42,6 +42,23 @@ Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Requ
 Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                    std::int64_t pictures, const Limits& limits);
 
+// Clips as work: whole, with all of their blocks at once, or as streams, one block after the other.
+struct ClipWork {
+  std::int64_t blocks = 0;  // of each; 0: without end
+  bool stream = false;
+  std::int64_t clips = 1;
+  bool on_gpu = false;  // whose memory is not counted; that of the host is
+};
+RunMemory clip_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                      const ClipWork& work, std::int64_t stored);
+// All clips at a time, or not at all.
+Plan make_clip_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                    const ClipWork& work, const Limits& limits, std::int64_t stored);
+// As advice() and refusal() below.
+std::string clip_advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                        const ClipWork& work, const Plan& plan, std::int64_t stored);
+std::string clip_refusal(const ClipWork& work, const Plan& plan, const std::string& advice);
+
 // Which flag would make a single picture of the request fit; empty where none would.
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                    const Plan& plan, std::int64_t stored);

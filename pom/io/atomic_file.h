@@ -18,6 +18,9 @@ namespace pom::io {
 // only a failure to sync the folder comes after the new file is in place. Errors are pom::Error naming the
 // step, the path and the system's reason. The file gets the permissions of a new file; a symbolic link at the
 // path is replaced, not followed. Not for two threads at once.
+//
+// What a killed process had begun to write in a folder goes when a process first writes into that folder
+// again: a temporary is locked while it is written, and one that nobody holds is nobody's.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -34,6 +37,7 @@ class AtomicFile {
  private:
   void refuse_special_file();
   void create_temporary();
+  bool hold_temporary();
   void discard() noexcept;
   [[noreturn]] void fail(std::string_view step, int error);
 
@@ -42,9 +46,14 @@ class AtomicFile {
   std::string temporary_;          // likewise; empty once it has been renamed or removed
   detail::FileDescriptor folder_;  // held open, so that neither chdir nor a moved folder splits the two names
   detail::FileDescriptor file_;
+  detail::FileDescriptor held_;  // the same file once more: its lock outlives the close, until the rename
 };
 
 // The whole of a small file in one call.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+// Removes the temporaries of such writes from a folder that no living process holds, and nothing else. One
+// that cannot be removed stays; so does what is in folders below.
+void remove_temporaries(const std::filesystem::path& folder);
 
 }  // namespace pom::io

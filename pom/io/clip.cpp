@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "pom/io/clip_sink.h"
@@ -26,27 +25,6 @@ bool is_folder_name(const fs::path& path) {
   std::error_code error;
   return path.extension().empty() || !path.has_filename() || fs::is_directory(path, error);
 }
-
-class FrameFolder final : public ClipWriter {
- public:
-  FrameFolder(const fs::path& path, const ClipOptions& options)
-      : ClipWriter(path.string(), options), folder_(path) {
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    check(!error, "clip write: ", name(), ": cannot make the folder: ", error.message());
-  }
-
- private:
-  void put(const Image& frame) override {
-    char file[32];
-    std::snprintf(file, sizeof file, "%06lld.png", static_cast<long long>(frames()));
-    write_png(folder_ / file, frame, options().text);
-  }
-  void put_out() override {}
-  void end() override {}
-
-  fs::path folder_;
-};
 
 void check_options(const std::string& name, const ClipOptions& options) {
   check_size("clip write: " + name, options.width, options.height);
@@ -134,10 +112,6 @@ std::unique_ptr<ClipWriter> open_clip(const fs::path& path, const ClipOptions& w
   if (ending == ".gif") return detail::open_gif(path, options);
   if (ending == ".y4m") return detail::open_y4m_file(path, options);
   return detail::open_encoded(path, ending.substr(1), options);
-}
-
-std::unique_ptr<ClipWriter> detail::open_frame_folder(const fs::path& path, const ClipOptions& options) {
-  return std::make_unique<FrameFolder>(path, options);
 }
 
 std::string detail::as_comment(const std::vector<TextEntry>& text) {

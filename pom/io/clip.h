@@ -24,7 +24,8 @@ struct ClipOptions {
   int width = 0, height = 0;
   double fps = 0;
   // Written where it shall lie and playable at any time, also when the program is killed; of .mp4, in
-  // fragments. Else the file appears whole at finish(), or not at all.
+  // fragments. Else the file appears whole at finish(), or not at all. Frames that take the place of others
+  // in a folder do so at finish() in either case.
   bool growing = false;
   int quality = 90;                  // 1 to 100; of .mp4 and .webm
   std::vector<TextEntry> text = {};  // what the file says of itself: a comment, or text of each PNG
@@ -72,8 +73,9 @@ class ClipWriter {
 };
 
 // By the name: .mp4, .webm, .gif, .y4m (in any case); anything else without an extension, or a folder that is
-// there, becomes a folder of 000000.png, 000001.png, … A pipe or device grows, whatever the options say.
-// An odd side of an .mp4 gets one more row or column, equal to the last: 4:2:0 has none.
+// there, becomes a folder of 000000.png, 000001.png, … with a clip.json that counts them. A folder with
+// frames that no clip wrote is an error. A pipe or device grows, whatever the options say. An odd side of an
+// .mp4 gets one more row or column, equal to the last: 4:2:0 has none.
 std::unique_ptr<ClipWriter> open_clip(const std::filesystem::path& path, const ClipOptions& options);
 // Raw y4m (4:4:4) into an open descriptor, which is not closed: for a player that reads standard output.
 std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& options,
@@ -83,6 +85,16 @@ std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& options,
 // it.
 void check_clip_name(const std::filesystem::path& path);
 bool is_clip_file_name(const std::filesystem::path& path);  // .mp4, .webm, .gif or .y4m
+
+// What a folder has that is named as frames are.
+struct FramesInFolder {
+  std::int64_t counted = 0;  // by clip.json, whether they are there or not
+  std::int64_t written = 0;  // of these, those that are there
+  std::int64_t others =
+      0;  // that no clip wrote, and which no clip may replace; a clip.json of another kind too
+  std::string first_other;
+};
+FramesInFolder frames_in(const std::filesystem::path& folder);
 
 // A rate as the files have it: 29.97 is 30000/1001.
 struct FrameRate {
@@ -108,9 +120,12 @@ struct ClipInfo {
   std::string comment;
 };
 
-// Any file FFmpeg reads, its first stream of pictures. Errors are pom::Error with the path; damage is one
-// where it is met, and not before. Files alone: nothing that a file names is opened. Not for two threads at
-// once.
+// Pixels of a frame that is read, twice those of 8K: what a file says of its frames need not be so.
+inline constexpr std::int64_t max_frame_pixels = std::int64_t{1} << 26;
+
+// The usual files (.mp4, .mov, .webm, .mkv, .avi, .gif, .y4m, .mpg, .ts, .ogv, .flv, .wmv) of the usual
+// codecs, their first stream of pictures. Errors are pom::Error with the path; damage is one where it is met,
+// and not before. Files alone: nothing that a file names is opened. Not for two threads at once.
 class ClipReader {
  public:
   explicit ClipReader(const std::filesystem::path& path, const ClipReading& reading = {});

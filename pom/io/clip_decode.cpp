@@ -1,7 +1,8 @@
 // Reads clips with FFmpeg: frames in the order in which they are shown, at the rate and size that are wanted.
 //
-// A file is read through our own descriptor, and what a file names (a playlist its parts) is not opened: data
-// comes from strangers.
+// Data comes from strangers. A file is read through our own descriptor, what it names (a playlist its parts)
+// is not opened, FFmpeg tries none of its many rare formats on it, and no decoder makes a frame larger than
+// we take.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <utility>
 
 extern "C" {
+#include <libavutil/avstring.h>
 #include <libavutil/display.h>
 #include <libavutil/imgutils.h>
 #include <libavutil/pixdesc.h>
@@ -25,6 +27,15 @@ namespace {
 
 using detail::AvFree;
 using detail::AvPointer;
+
+// By FFmpeg's names. Decoders of libraries that make frames before they ask are left out.
+constexpr const char* known_formats =
+    "mov,mp4,matroska,webm,avi,gif,yuv4mpegpipe,mpeg,mpegvideo,mpegts,ogg,flv,asf";
+constexpr const char* known_decoders =
+    "h264,hevc,libdav1d,av1,vp8,vp9,mpeg1video,mpeg2video,mpegvideo,mpeg4,msmpeg4,msmpeg4v2,mjpeg,gif,"
+    "rawvideo,"
+    "theora,flv,h263,vp6,vp6f,wmv1,wmv2,wmv3,vc1,prores,dnxhd,dvvideo,ffv1,ffvhuff,huffyuv";
+constexpr std::int64_t probe_bytes = 1 << 22;  // to find streams in
 
 int read_some(void* opaque, std::uint8_t* data, int size) {
   const int fd = static_cast<detail::FileDescriptor*>(opaque)->get();
@@ -64,7 +75,7 @@ int quarters_of(const AVStream& stream) {
 }
 
 // Turned against the clock.
-Image turned(const Image& image, int quarters) {
+Image turned(Image image, int quarters) {
   if (quarters == 0) return image;
   const bool across = quarters % 2 == 1;
   Image out =
@@ -142,6 +153,8 @@ struct ClipReader::Impl {
 
   void require(int code, const char* step) const;
   void open_format();
+  void meet_streams();
+  void find_streams();
   void open_codec();
   void describe();
   void seek_to_start();
@@ -166,6 +179,8 @@ ClipReader::Impl::Impl(const std::filesystem::path& path, const ClipReading& wan
   file = detail::open_for_reading(path, "clip read");
   try {
     open_format();
+    meet_streams();
+    find_streams();
     open_codec();
     describe();
     seek_to_start();
@@ -181,7 +196,7 @@ ClipReader::Impl::~Impl() {
 }
 
 void ClipReader::Impl::require(int code, const char* step) const {
-  check(code >= 0, "clip read: ", name, ": cannot ", step, ": ", detail::av_error(code));
+  if (code < 0) fail("clip read: ", name, ": cannot ", step, ": ", detail::av_error(code));
 }
 
 void ClipReader::Impl::open_format() {
@@ -193,12 +208,36 @@ void ClipReader::Impl::open_format() {
   check(io != nullptr && format != nullptr, "clip read: ", name, ": no memory");
   format->pb = io.get();
   detail::AvOptions settings;
-  settings.set("protocol_whitelist", "none");
+  settings.set("protocol_whitelist", "none")
+      .set("format_whitelist", known_formats)
+      .set("codec_whitelist", known_decoders)
+      .set("probesize", std::to_string(probe_bytes));
   // The ending helps to tell formats apart that have no signature.
   require(avformat_open_input(&format, ("file" + std::filesystem::path(name).extension().string()).c_str(),
                               nullptr, settings.get()),
           "open");
-  require(avformat_find_stream_info(format, nullptr), "find pictures");
+}
+
+// Some formats (.mpg, .ts, .flv) name their streams as they come, and for one that comes while FFmpeg looks
+// for them it opens a decoder without our limits. So they come before that: all that lie as far as it looks.
+void ClipReader::Impl::meet_streams() {
+  if ((format->ctx_flags & AVFMTCTX_NOHEADER) == 0) return;
+  const AvPointer<AVPacket> any(av_packet_alloc());
+  check(any != nullptr, "clip read: ", name, ": no memory");
+  for (std::int64_t seen = 0; seen < probe_bytes && av_read_frame(format, any.get()) >= 0;) {
+    seen += any->size;
+    av_packet_unref(any.get());
+  }
+  require(av_seek_frame(format, -1, 0, AVSEEK_FLAG_BYTE), "go back to the beginning");
+}
+
+// FFmpeg decodes some frames to see what they are.
+void ClipReader::Impl::find_streams() {
+  std::vector<AVDictionary*> settings(format->nb_streams, nullptr);
+  for (AVDictionary*& each : settings) av_dict_set_int(&each, "max_pixels", max_frame_pixels, 0);
+  const int found = avformat_find_stream_info(format, settings.data());
+  for (AVDictionary*& each : settings) av_dict_free(&each);
+  require(found, "find pictures");
 }
 
 void ClipReader::Impl::open_codec() {
@@ -207,8 +246,11 @@ void ClipReader::Impl::open_codec() {
   check(index != AVERROR_STREAM_NOT_FOUND, "clip read: ", name, ": expected pictures, got none");
   require(index, "find a decoder");
   stream = format->streams[index];
+  check(av_match_list(decoder->name, known_decoders, ',') > 0, "clip read: ", name,
+        ": expected pictures of a usual codec (h264, vp9, …), got ", decoder->name);
   const AVCodecParameters& parameters = *stream->codecpar;
-  check_size("clip read: " + name, parameters.width, parameters.height);
+  require(parameters.width > 0 ? 0 : AVERROR_INVALIDDATA, "find the size of its pictures");
+  check_size("clip read: " + name, parameters.width, parameters.height, max_frame_pixels);
   codec.reset(avcodec_alloc_context3(decoder));
   packet.reset(av_packet_alloc());
   frame.reset(av_frame_alloc());
@@ -217,6 +259,7 @@ void ClipReader::Impl::open_codec() {
   require(avcodec_parameters_to_context(codec.get(), &parameters), "describe the stream");
   codec->thread_count = 1;  // who reads many files has threads of their own
   codec->pkt_timebase = stream->time_base;
+  codec->max_pixels = max_frame_pixels;
   require(avcodec_open2(codec.get(), decoder, nullptr), "open the decoder");
   for (unsigned i = 0; i < format->nb_streams; ++i)
     if (static_cast<int>(i) != index) format->streams[i]->discard = AVDISCARD_ALL;
@@ -263,7 +306,7 @@ bool ClipReader::Impl::decode(AVFrame* into) {
   for (;;) {
     const int code = avcodec_receive_frame(codec.get(), into);
     if (code >= 0) {
-      check_size("clip read: " + name, into->width, into->height);
+      check_size("clip read: " + name, into->width, into->height, max_frame_pixels);
       return true;
     }
     if (code == AVERROR_EOF) return false;
@@ -350,7 +393,7 @@ void ClipReader::Impl::convert(Image& out) {
   Image upright = make_image("clip read: " + name, width, height, 3);
   for (int y = 0; y < height; ++y)
     std::copy_n(rows.data() + static_cast<std::ptrdiff_t>(y) * stride, 3 * width, upright.row(y).data());
-  out = turned(upright, quarters);
+  out = turned(std::move(upright), quarters);
 }
 
 ClipReader::ClipReader(const std::filesystem::path& path, const ClipReading& reading)

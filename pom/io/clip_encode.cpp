@@ -197,7 +197,7 @@ class EncodedWriter final : public ClipWriter {
 
   void require(int code, const char* step) {
     if (file_ && file_->thrown) std::rethrow_exception(std::exchange(file_->thrown, nullptr));
-    check(code >= 0, "clip write: ", name(), ": cannot ", step, ": ", av_error(code));
+    if (code < 0) fail("clip write: ", name(), ": cannot ", step, ": ", av_error(code));
   }
 
   void describe(AVCodecContext& codec) const {

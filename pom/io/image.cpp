@@ -1,8 +1,10 @@
 #include "pom/io/image.h"
 
+#include <bit>
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 #include "pom/base/error.h"
 
@@ -22,6 +24,7 @@ std::uint8_t over(std::uint64_t colour, std::uint64_t alpha, std::uint64_t backg
   return static_cast<std::uint8_t>((mixed + top * top / 2) / (top * top));
 }
 
+// `out` may be where the row itself begins, or before it: what is written there has been read.
 template <class Sample>
 void row_to_rgb8(const Image& image, int y, Rgb background, std::uint8_t* out) {
   constexpr std::uint64_t top = static_cast<Sample>(-1);
@@ -36,14 +39,22 @@ void row_to_rgb8(const Image& image, int y, Rgb background, std::uint8_t* out) {
   }
 }
 
+void rows_to_rgb8(const Image& image, Rgb background, std::uint8_t* out) {
+  for (int y = 0; y < image.height; ++y, out += 3 * static_cast<std::size_t>(image.width))
+    if (image.bits == 8)
+      row_to_rgb8<std::uint8_t>(image, y, background, out);
+    else
+      row_to_rgb8<std::uint16_t>(image, y, background, out);
+}
+
 }  // namespace
 
-void check_size(std::string_view operation, std::int64_t width, std::int64_t height) {
+void check_size(std::string_view operation, std::int64_t width, std::int64_t height, std::int64_t most) {
   constexpr std::int64_t longest = 0x7fffffff;
   check(width > 0 && height > 0 && width <= longest && height <= longest, operation,
         ": size: expected a width and a height from 1 to 2147483647, got ", width, " x ", height);
-  check(width <= max_pixels / height, operation, ": size: expected at most ", max_pixels,
-        " pixels (2^28), got ", width, " x ", height);
+  check(width <= most / height, operation, ": size: expected at most ", most, " pixels (2^",
+        std::bit_width(static_cast<std::uint64_t>(most)) - 1, "), got ", width, " x ", height);
 }
 
 Image make_image(std::string_view operation, std::int64_t width, std::int64_t height, int channels,
@@ -73,13 +84,18 @@ Image to_rgb8(const Image& image, Rgb background) {
   check_image("to_rgb8", image);
   if (image.channels == 3 && image.bits == 8) return image;
   Image result = make_image("to_rgb8", image.width, image.height, 3);
-  for (int y = 0; y < image.height; ++y) {
-    std::uint8_t* out = result.row(y).data();
-    if (image.bits == 8)
-      row_to_rgb8<std::uint8_t>(image, y, background, out);
-    else
-      row_to_rgb8<std::uint16_t>(image, y, background, out);
-  }
+  rows_to_rgb8(image, background, result.data.data());
+  return result;
+}
+
+Image to_rgb8(Image&& image, Rgb background) {
+  check_image("to_rgb8", image);
+  if (image.channels == 3 && image.bits == 8) return std::move(image);
+  if (image.channels < 3) return to_rgb8(std::as_const(image), background);
+  Image result = std::move(image);
+  rows_to_rgb8(result, background, result.data.data());
+  result.channels = 3, result.bits = 8;
+  result.data.resize(static_cast<std::size_t>(result.height) * result.row_bytes());
   return result;
 }
 

@@ -46,8 +46,9 @@ struct Rgb {
 Image make_image(std::string_view operation, std::int64_t width, std::int64_t height, int channels,
                  int bits = 8);
 
-// The part of make_image that looks at the size.
-void check_size(std::string_view operation, std::int64_t width, std::int64_t height);
+// The part of make_image that looks at the size; `most` pixels, a power of two.
+void check_size(std::string_view operation, std::int64_t width, std::int64_t height,
+                std::int64_t most = max_pixels);
 
 // That the fields have the values said above and agree with the data.
 void check_image(std::string_view operation, const Image& image);
@@ -56,5 +57,7 @@ void check_image(std::string_view operation, const Image& image);
 // through of the background. Mixing is done on the values as they are stored, as browsers do, and rounds
 // once.
 Image to_rgb8(const Image& image, Rgb background = {});
+// The same in the memory of the picture, where that is large enough: a large one is not held twice.
+Image to_rgb8(Image&& image, Rgb background = {});
 
 }  // namespace pom::io

@@ -143,8 +143,9 @@ bool read_rows(Reader& reader, std::uint8_t* data, std::size_t row_bytes) {
   return true;
 }
 
-void check_head(const jpeg_decompress_struct& info, std::size_t file_bytes, const std::string& site) {
-  check_size(site, info.image_width, info.image_height);
+void check_head(const jpeg_decompress_struct& info, std::size_t file_bytes, const std::string& site,
+                std::int64_t most) {
+  check_size(site, info.image_width, info.image_height, most);
   check(info.out_color_space != JCS_UNKNOWN, site,
         ": expected grey, YCbCr, RGB, CMYK or YCCK, got colours of another kind with ", info.num_components,
         " components");
@@ -163,17 +164,19 @@ int orientation_of(const jpeg_decompress_struct& info) {
   return 1;
 }
 
-// Ink to light. Adobe's programs store ink inverted, and say so by their marker.
-Image cmyk_to_rgb(const Image& cmyk, bool inverted, const std::string& site) {
-  Image rgb = make_image(site, cmyk.width, cmyk.height, 3);
-  const std::size_t pixels = cmyk.data.size() / 4;
+// Ink to light, in place: three bytes of four. Adobe's programs store ink inverted, and say so by their
+// marker.
+void cmyk_to_rgb(Image& image, bool inverted) {
+  const std::size_t pixels = image.data.size() / 4;
   const unsigned flip = inverted ? 0 : 255;
   for (std::size_t i = 0; i < pixels; ++i) {
-    const std::uint8_t* ink = &cmyk.data[4 * i];
+    const std::uint8_t* ink = &image.data[4 * i];
+    const unsigned black = ink[3] ^ flip;
     for (std::size_t c = 0; c < 3; ++c)
-      rgb.data[3 * i + c] = static_cast<std::uint8_t>(((ink[c] ^ flip) * (ink[3] ^ flip) + 127) / 255);
+      image.data[3 * i + c] = static_cast<std::uint8_t>(((ink[c] ^ flip) * black + 127) / 255);
   }
-  return rgb;
+  image.channels = 3;
+  image.data.resize(3 * pixels);
 }
 
 int channels_of(J_COLOR_SPACE colours) {
@@ -286,19 +289,19 @@ void check_writable(const Image& image, int quality, std::string_view comment) {
 
 }  // namespace
 
-Image parse_jpeg(Bytes bytes, std::string_view source) {
+Image parse_jpeg(Bytes bytes, std::string_view source, std::int64_t most) {
   const std::string site = ::pom::detail::concat("jpeg read: ", source);
   check(bytes.size() >= 2 && bytes[0] == std::byte{0xff} && bytes[1] == std::byte{0xd8}, site,
         ": expected a JPEG file, got other bytes at its beginning");
   Reader reader;
   if (!read_head(reader, bytes)) fail_with(reader, site);
-  check_head(reader.info, bytes.size(), site);
+  check_head(reader.info, bytes.size(), site, most);
   Image image = make_image(site, reader.info.image_width, reader.info.image_height,
                            channels_of(reader.info.out_color_space));
   const bool inverted = reader.info.saw_Adobe_marker;  // both are forgotten after the last row
   const int orientation = orientation_of(reader.info);
   if (!read_rows(reader, image.data.data(), image.row_bytes())) fail_with(reader, site);
-  if (image.channels == 4) image = cmyk_to_rgb(image, inverted, site);
+  if (image.channels == 4) cmyk_to_rgb(image, inverted);
   return upright(std::move(image), orientation);
 }
 

@@ -17,7 +17,8 @@ namespace pom::io {
 // Errors are pom::Error with the path and what is wrong. Data that is truncated or damaged is an error, also
 // where a viewer would show the rest in grey.
 Image read_jpeg(const std::filesystem::path& path);
-Image parse_jpeg(std::span<const std::byte> bytes, std::string_view source = "<memory>");
+Image parse_jpeg(std::span<const std::byte> bytes, std::string_view source = "<memory>",
+                 std::int64_t most = max_pixels);
 
 // An 8-bit picture without alpha (to_rgb8 makes one). Quality 1 to 100; from 90 colours keep their full
 // resolution (4:4:4), below they have half of it (4:2:0). A comment, not empty, becomes a COM marker of at

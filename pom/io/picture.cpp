@@ -59,21 +59,21 @@ std::string as_comment(std::span<const TextEntry> text) {
 
 }  // namespace
 
-Image parse_picture(std::span<const std::byte> bytes, std::string_view source) {
+Image parse_picture(std::span<const std::byte> bytes, std::string_view source, std::int64_t most) {
   const Signature found = signature_of(bytes);
   switch (found.kind) {
     case Kind::png:
-      return parse_png_image(bytes, source);
+      return parse_png_image(bytes, source, most);
     case Kind::jpeg:
-      return parse_jpeg(bytes, source);
+      return parse_jpeg(bytes, source, most);
     case Kind::other:
       break;
   }
   fail("picture read: ", source, ": expected PNG or JPEG, got ", found.name);
 }
 
-Image read_picture(const std::filesystem::path& path) {
-  return parse_picture(detail::read_file(path, "picture read"), path.string());
+Image read_picture(const std::filesystem::path& path, std::int64_t most) {
+  return parse_picture(detail::read_file(path, "picture read"), path.string(), most);
 }
 
 void check_picture_name(const std::filesystem::path& path) {

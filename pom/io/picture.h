@@ -13,8 +13,9 @@
 namespace pom::io {
 
 // A PNG or JPEG file, told apart by its first bytes and not by its name. What png.h and jpeg.h say holds.
-Image read_picture(const std::filesystem::path& path);
-Image parse_picture(std::span<const std::byte> bytes, std::string_view source = "<memory>");
+Image read_picture(const std::filesystem::path& path, std::int64_t most = max_pixels);
+Image parse_picture(std::span<const std::byte> bytes, std::string_view source = "<memory>",
+                    std::int64_t most = max_pixels);
 
 // Writes .png, .jpg or .jpeg (in any case), whole or not at all. JPEG has no alpha and 8 bits only: other
 // pictures are put on white and rounded; its text goes into the comment, one "keyword: text" a line. Quality

@@ -21,7 +21,7 @@ Png read_png(const std::filesystem::path& path) {
 Png parse_png(std::span<const std::byte>, std::string_view source) {
   refuse("png read", source);
 }
-Image parse_png_image(std::span<const std::byte>, std::string_view source) {
+Image parse_png_image(std::span<const std::byte>, std::string_view source, std::int64_t) {
   refuse("png read", source);
 }
 std::vector<TextEntry> read_png_text(const std::filesystem::path& path) {
@@ -39,7 +39,7 @@ void write_png(const std::filesystem::path& path, const Image&, std::span<const 
 Image read_jpeg(const std::filesystem::path& path) {
   refuse("jpeg read", path.string());
 }
-Image parse_jpeg(std::span<const std::byte>, std::string_view source) {
+Image parse_jpeg(std::span<const std::byte>, std::string_view source, std::int64_t) {
   refuse("jpeg read", source);
 }
 std::vector<std::byte> encode_jpeg(const Image&, int, std::string_view) {

@@ -163,9 +163,9 @@ bool write_all(Writer& writer, const Image& image, const detail::PngChunk* chunk
 
 }  // namespace
 
-Image parse_png_image(Bytes bytes, std::string_view source) {
+Image parse_png_image(Bytes bytes, std::string_view source, std::int64_t most) {
   const std::string site = read_site(source);
-  detail::check_png_header(bytes, site);
+  detail::check_png_header(bytes, site, most);
   Reader reader(bytes);
   if (!read_head(reader)) fail_with(reader, site);
   Image image = make_image(

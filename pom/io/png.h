@@ -36,8 +36,9 @@ Png read_png(const std::filesystem::path& path);
 // The same from the bytes of a file; `source` stands for the path in messages.
 Png parse_png(std::span<const std::byte> bytes, std::string_view source = "<memory>");
 
-// Only the pixels: text, damaged or not, is passed over.
-Image parse_png_image(std::span<const std::byte> bytes, std::string_view source = "<memory>");
+// Only the pixels: text, damaged or not, is passed over. More than `most` of them are refused by the header.
+Image parse_png_image(std::span<const std::byte> bytes, std::string_view source = "<memory>",
+                      std::int64_t most = max_pixels);
 
 // Only the text: no pixel is decoded. Compressed text may unpack to 16 MiB in all.
 std::vector<TextEntry> read_png_text(const std::filesystem::path& path);

@@ -200,7 +200,7 @@ void check_keyword(const std::string& keyword, const std::string& latin1, std::s
 
 }  // namespace
 
-PngHeader check_png_header(Bytes bytes, std::string_view site) {
+PngHeader check_png_header(Bytes bytes, std::string_view site, std::int64_t most) {
   const std::size_t common = std::min(bytes.size(), png_signature.size());
   check(common > 0 && std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(common),
                                  std::as_bytes(std::span(png_signature)).begin()),
@@ -211,7 +211,7 @@ PngHeader check_png_header(Bytes bytes, std::string_view site) {
   const unsigned depth = std::to_integer<unsigned>(chunk.data[8]);
   const unsigned samples = samples_of_colour_type(std::to_integer<unsigned>(chunk.data[9]));
   const PngHeader header{big_endian(chunk.data), big_endian(chunk.data.subspan(4)), depth * samples};
-  check_size(site, header.width, header.height);
+  check_size(site, header.width, header.height, most);
   const std::uint64_t least =
       header.height * ((std::uint64_t{header.width} * std::max(header.bits_per_pixel, 1u) + 7) / 8);
   check(least / max_deflate <= bytes.size(), site, ": truncated: ", header.width, " x ", header.height,

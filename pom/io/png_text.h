@@ -22,9 +22,10 @@ struct PngHeader {
   unsigned bits_per_pixel;
 };
 
-// Checks the signature, IHDR's place and length, and that the size is within max_pixels and can come out of a
-// file of so many bytes. `site` begins the messages.
-PngHeader check_png_header(std::span<const std::byte> bytes, std::string_view site);
+// Checks the signature, IHDR's place and length, and that the size is within `most` pixels and can come out
+// of a file of so many bytes. `site` begins the messages.
+PngHeader check_png_header(std::span<const std::byte> bytes, std::string_view site,
+                           std::int64_t most = max_pixels);
 
 std::vector<TextEntry> find_png_text(std::span<const std::byte> bytes, std::string_view site);
 

@@ -71,6 +71,23 @@ SamplingMemory sampling_memory(const NetworkConfig& c, std::int64_t height, std:
   return m;
 }
 
+// In doubles: a clip may be asked for that is longer than any number of bytes.
+std::int64_t whole_clip_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
+                               std::int64_t blocks, std::int64_t words, at::ScalarType dtype, bool guided) {
+  const double n = static_cast<double>(c.tokens(height, width)) * static_cast<double>(blocks);
+  const double rows = guided ? 2 : 1, d = static_cast<double>(c.dim), B = static_cast<double>(blocks);
+  const double element = static_cast<double>(bytes_of(dtype)),
+               stream = static_cast<double>(stream_bytes(dtype));
+  const double features = static_cast<double>(c.features()), values = static_cast<double>(c.values());
+  const double hidden = static_cast<double>(c.ffw_expand) * d;
+  const double token = (5 * d + hidden) * element;  // the stream, its norms and what a layer adds to it
+  const double mixer = c.attention() ? 3 * n * d * element + 14 * n * n / rows : 2 * B * features * stream;
+  const double text =
+      B * static_cast<double>(words) * (3 * static_cast<double>(c.text_width) + 4 * d) * element;
+  const double latents = n * values * stream * (6 + 4 * rows);
+  return static_cast<std::int64_t>(std::min(rows * (n * token + mixer + text) + latents, 0x1p60));
+}
+
 std::int64_t training_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
                              at::ScalarType dtype, std::int64_t batch) {
   const std::int64_t n = c.tokens(height, width), d = c.dim, element = bytes_of(dtype);

@@ -25,6 +25,11 @@ struct SamplingMemory {
 SamplingMemory sampling_memory(const NetworkConfig& config, std::int64_t height, std::int64_t width,
                                at::ScalarType dtype, bool guided, std::int64_t steps);
 
+// Bytes of one clip of `blocks` blocks that is made at once, by the parallel form of the network, and told a
+// text of `words` tokens at each block; 2^60 where there are more.
+std::int64_t whole_clip_memory(const NetworkConfig& config, std::int64_t height, std::int64_t width,
+                               std::int64_t blocks, std::int64_t words, at::ScalarType dtype, bool guided);
+
 // Bytes for a training step with AdamW and EMA: masters, gradients, two moments, EMA (fp32) and activations
 // in `dtype` for `batch` pictures.
 std::int64_t training_memory(const NetworkConfig& config, std::int64_t height, std::int64_t width,

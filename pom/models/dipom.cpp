@@ -6,7 +6,7 @@
 #include "pom/base/error.h"
 #include "pom/nn/checkpointed.h"
 #include "pom/nn/embeddings.h"
-#include "pom/ops/training_branch.h"
+#include "pom/ops/block/training_branch.h"
 
 namespace pom::models {
 

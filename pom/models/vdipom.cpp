@@ -11,7 +11,7 @@
 
 #include "pom/base/error.h"
 #include "pom/nn/embeddings.h"
-#include "pom/ops/training.h"
+#include "pom/ops/block/training.h"
 
 namespace pom::models {
 

@@ -5,7 +5,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
-#include "pom/ops/conditions.h"
+#include "pom/ops/block/conditions.h"
 
 namespace pom::nn {
 torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {

@@ -6,7 +6,7 @@
 
 #include "pom/nn/attention.h"
 #include "pom/nn/pom.h"
-#include "pom/ops/training_branch.h"
+#include "pom/ops/block/training_branch.h"
 
 namespace pom::nn {
 

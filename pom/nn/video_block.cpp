@@ -4,7 +4,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
-#include "pom/ops/training.h"
+#include "pom/ops/block/training.h"
 
 namespace pom::nn {
 namespace {

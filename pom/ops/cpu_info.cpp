@@ -57,6 +57,14 @@ bool announces_amx() {
 #endif
 }
 
+std::vector<std::string> cpu_kernel_sets() {
+#if defined(POM_X86)
+  return {"base", "avx2", "avx512", "avx512bf16"};
+#else
+  return {"base"};
+#endif
+}
+
 CpuInfo cpu_info() {
   return {.name = processor_name(),
           .features = features_here(),

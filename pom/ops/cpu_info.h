@@ -17,6 +17,9 @@ struct CpuInfo {
 // Throws pom::Error where POM_CPU_ISA is none of the names.
 CpuInfo cpu_info();
 
+// The instruction sets that this build has kernels for: "base", "avx2", "avx512", "avx512bf16".
+std::vector<std::string> cpu_kernel_sets();
+
 bool announces_amx();
 
 }  // namespace pom::ops

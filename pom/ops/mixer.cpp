@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "pom/base/error.h"
-#include "pom/ops/dispatch.h"
+#include "pom/ops/dispatcher/operators.h"
 
 namespace pom::ops {
 namespace {

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/error.h"
+#include "pom/io/atomic_file.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/safetensors.h"
 #include "pom/io/sha256.h"
@@ -205,12 +206,6 @@ std::vector<Found> find_checkpoints(const fs::path& folder, std::string_view ope
   return found;
 }
 
-bool is_temporary(const std::string& name) {
-  constexpr std::string_view prefix = ".pom-tmp-";
-  return name.starts_with(prefix) && name.size() == prefix.size() + 16 &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos;
-}
-
 void remove_file(const fs::path& path) {
   std::error_code error;
   fs::remove(path, error);  // one that has gone already is no error
@@ -269,16 +264,28 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return paths;
 }
 
+std::int64_t newest_step(const fs::path& folder) {
+  const std::vector<Found> found = find_checkpoints(folder, "newest_step");
+  return found.empty() ? -1 : found.front().step;
+}
+
 std::optional<Checkpoint> newest_checkpoint(
-    const fs::path& folder, const std::function<void(const fs::path&, const std::string& why)>& on_damaged) {
+    const fs::path& folder, const std::function<void(const fs::path&, const std::string& why)>& on_damaged,
+    std::int64_t passed_over) {
+  std::optional<Checkpoint> found;
+  fs::path last_whole;
   for (const fs::path& path : list_checkpoints(folder)) {
+    found.reset();  // before the next is read
     try {
-      return read_checkpoint(path);
+      found = read_checkpoint(path);
+      last_whole = path;
     } catch (const Error& error) {
       if (on_damaged) on_damaged(path, error.what());
     }
+    if (found && passed_over-- == 0) return found;
   }
-  return std::nullopt;
+  if (!found && !last_whole.empty()) found = read_checkpoint(last_whole);
+  return found;
 }
 
 void prune_checkpoints(const fs::path& folder, std::int64_t keep) {
@@ -292,11 +299,7 @@ void prune_checkpoints(const fs::path& folder, std::int64_t keep) {
   for (std::size_t i = 0; i < std::min(kept, found.size()); ++i) stay.insert(found[i].path);
   for (const Found& checkpoint : found)
     if (!stay.contains(checkpoint.path)) remove_file(checkpoint.path);
-  std::vector<fs::path> temporaries;
-  for_each_file(folder, "prune_checkpoints", [&](const fs::directory_entry& entry, const std::string& name) {
-    if (is_temporary(name)) temporaries.push_back(entry.path());
-  });
-  for (const fs::path& path : temporaries) remove_file(path);
+  io::remove_temporaries(folder);
 }
 
 }  // namespace pom::train

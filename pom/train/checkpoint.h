@@ -77,11 +77,16 @@ Checkpoint read_checkpoint(const std::filesystem::path& path);
 // All files that are named like checkpoints, the newest first.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 
-// The newest that is whole; each one that is not is told to `on_damaged` and left where it is. Nothing where
-// there is none.
+// The newest that is whole, or the newest but so many of them; the oldest where there are fewer, nothing
+// where there is none. Each one that is damaged is told to `on_damaged` and left where it is. No more than
+// one is in memory at a time.
 std::optional<Checkpoint> newest_checkpoint(
     const std::filesystem::path& folder,
-    const std::function<void(const std::filesystem::path&, const std::string& why)>& on_damaged);
+    const std::function<void(const std::filesystem::path&, const std::string& why)>& on_damaged,
+    std::int64_t passed_over = 0);
+
+// The step of the newest of them, by its name; -1 where there is none.
+std::int64_t newest_step(const std::filesystem::path& folder);
 
 // Removes all but the newest `keep`, and temporaries that a crash has left: for who holds the run's lock.
 // Newest by step, and newest by the time of writing: they differ where a later one was found damaged and

@@ -4,20 +4,18 @@
 #include "pom/generate/device.h"
 #include "pom/generate/process.h"
 #include "pom/models/counts.h"
+#include "pom/ops/cuda/memory.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/trainer.h"
 
-#ifdef POM_WITH_CUDA
-#include <cuda_runtime_api.h>
-
-#include <c10/cuda/CUDAGuard.h>
-#endif
-
 namespace pom::train {
 namespace {
 
-constexpr double measured_seconds = 5;  // of steps, and a fifth of it of the data alone
+// Of steps, and a fifth of it of the data alone; a network so small that many steps pass sooner is known
+// then.
+constexpr double measured_seconds = 5, enough_seconds = 0.5;
+constexpr std::int64_t enough_steps = 100;
 
 data::LoaderOptions loader_options(const Recipe& recipe, const at::Device& device) {
   return {.batch = recipe.batch.size,
@@ -56,7 +54,7 @@ double step_seconds(const Recipe& recipe, const data::Split& data, const at::Dev
   do {
     step();
     ++steps;
-  } while (steady_seconds() - start < measured_seconds);
+  } while (steady_seconds() - start < (steps < enough_steps ? measured_seconds : enough_seconds));
   synchronize(device);
   return (steady_seconds() - start) / static_cast<double>(steps);
 }
@@ -79,12 +77,7 @@ std::int64_t memory_of(const Recipe& recipe, const std::vector<std::int64_t>& sh
 
 std::int64_t free_bytes(const at::Device& device) {
   if (device.is_cpu()) return generate::available_bytes();
-#ifdef POM_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(device);
-  std::size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<std::int64_t>(free);
-#endif
-  return 0;
+  return ops::cuda::free_bytes(device);
 }
 
 }  // namespace

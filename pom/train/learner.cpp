@@ -120,9 +120,7 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
       parameters_(student_->parameters(), student_->forward_order()),
       optimizer_(parameters_, recipe.optimizer),
       objective_(recipe) {
-#ifdef POM_WITH_CUDA
-  if (device.is_cuda()) graphs_ = models::graphs_on(device, models::GraphWeights::changing);
-#endif
+  graphs_ = ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing);
 }
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {

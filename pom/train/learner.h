@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "pom/data/loader.h"
-#include "pom/models/graph_cuda.h"
+#include "pom/ops/cuda/graphs.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/objective.h"
 #include "pom/train/optimizer.h"
@@ -112,7 +112,8 @@ class Learner {
   Parameters parameters_;
   Optimizer optimizer_;
   Objective objective_;
-  std::unique_ptr<models::GraphedEvaluations> graphs_;  // none on the CPU; the key is the workplace's number
+  std::unique_ptr<ops::cuda::GraphedEvaluations>
+      graphs_;  // none on the CPU; the key is the workplace's number
   std::vector<Workplace> workplaces_;
 };
 

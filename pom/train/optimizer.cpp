@@ -9,15 +9,9 @@
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/cuda/optimizer.h"
 #include "pom/train/adamw_cpu.h"
 #include "pom/train/muon.h"
-
-#ifdef POM_WITH_CUDA
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
-#include "pom/kernels/adamw.h"
-#endif
 
 namespace pom::train {
 namespace {
@@ -43,29 +37,23 @@ void step_cpu(const Buffers& b, const AdamWNumbers& numbers) {
   });
 }
 
-#ifdef POM_WITH_CUDA
-void step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
-  const c10::cuda::CUDAGuard guard(b.p.device());
-  const kernels::AdamWParams params{.p = b.p.data_ptr<float>(),
-                                    .g = b.g.const_data_ptr<float>(),
-                                    .m = b.m.data_ptr<float>(),
-                                    .v = b.v.data_ptr<float>(),
-                                    .ema = b.ema.data_ptr<float>(),
-                                    .n = b.p.numel(),
-                                    .decayed = b.decayed,
-                                    .lr = n.lr,
-                                    .beta1 = n.beta1,
-                                    .beta2 = n.beta2,
-                                    .eps = n.eps,
-                                    .weight_decay = n.weight_decay,
-                                    .bias_correction1 = n.correction1,
-                                    .bias_correction2 = n.correction2,
-                                    .clip_scale = scale.const_data_ptr<float>(),
-                                    .ema_decay = 1 - n.ema_weight};
-  const cudaError_t error = kernels::adamw(params, c10::cuda::getCurrentCUDAStream());
-  check(error == cudaSuccess, "train: optimizer: ", cudaGetErrorString(error));
+bool step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
+  return ops::cuda::adamw({.values = b.p,
+                           .gradients = b.g,
+                           .moment1 = b.m,
+                           .moment2 = b.v,
+                           .average = b.ema,
+                           .gradient_scale = scale,
+                           .decayed = b.decayed,
+                           .lr = n.lr,
+                           .beta1 = n.beta1,
+                           .beta2 = n.beta2,
+                           .eps = n.eps,
+                           .weight_decay = n.weight_decay,
+                           .correction1 = n.correction1,
+                           .correction2 = n.correction2,
+                           .average_weight = n.ema_weight});
 }
-#endif
 
 // Any device and dtype, in plain operations.
 void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
@@ -79,9 +67,7 @@ void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& sc
 }
 
 void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale) {
-#ifdef POM_WITH_CUDA
-  if (b.p.is_cuda() && b.p.scalar_type() == at::kFloat) return step_cuda(b, numbers, scale);
-#endif
+  if (step_cuda(b, numbers, scale)) return;
   if (!b.p.is_cpu()) return step_composed(b, numbers, scale);
   numbers.clip_scale = scale.item<double>();
   if (b.p.scalar_type() == at::kDouble)

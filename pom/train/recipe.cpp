@@ -1,10 +1,13 @@
 #include "pom/train/recipe.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "pom/base/error.h"
+#include "pom/io/json_fields.h"
 #include "pom/io/toml_fields.h"
+#include "pom/train/refusal.h"
 
 namespace pom::train {
 namespace {
@@ -59,9 +62,38 @@ Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<co
   return recipe;
 }
 
+namespace {
+
+// Letters and digits as ASCII has them: a name is part of a path, on every file system.
+bool fits_a_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+         c == '-';
+}
+
+// The name of a file as that of a run: "my first.toml" -> "my-first".
+std::string name_after(const std::filesystem::path& path) {
+  std::string name = path.stem().string();
+  for (char& c : name)
+    if (!fits_a_name(c)) c = '-';
+  name.erase(0, std::min(name.find_first_not_of('.'), name.size()));
+  return name;
+}
+
+void check_name(const std::string& name, std::string_view source) {
+  constexpr std::size_t longest = 200;  // file systems take 255 bytes
+  const bool fits =
+      name.size() <= longest && !name.starts_with('.') && std::ranges::all_of(name, fits_a_name);
+  if (fits) return;
+  fail(source, ": run.name: expected at most ", longest,
+       " letters, digits, '.', '_' and '-' without a dot at the beginning, got ",
+       io::json_quoted(name.substr(0, 80)), name.size() > 80 ? "…" : "");
+}
+
+}  // namespace
+
 Recipe read_recipe(const std::filesystem::path& path, std::span<const std::string> sets) {
   Recipe recipe = parse_recipe(io::read_toml_text(path), path.string(), sets);
-  if (recipe.run.name.empty()) recipe.run.name = path.stem().string();
+  if (recipe.run.name.empty()) recipe.run.name = name_after(path);
   check_recipe(recipe, path.string());
   return recipe;
 }
@@ -82,6 +114,15 @@ void check_data(const Recipe& recipe, std::string_view source) {
          "--set data.path=DIR");
   expect(!drawn || data.path.empty(), "data.path: expected nothing with data.kind ", data.kind, ", got \"",
          data.path, "\"");
+  try {
+    if (drawn) data::open_dataset(data, 0);  // no files: all that is wrong with it is the recipe's
+    if (data.kind == "folder" || data.kind == "clips") data::check_picture_size(data);
+    if (data.kind == "clips") data::check_clip_length(data);
+  } catch (const Error& error) {
+    fail(source, ": ", error.what());
+  }
+  expect(data.kind != "latents" || !data.flip,
+         "data.flip: expected false with data.kind latents, which have no mirror image");
 }
 
 void check_clips(const Recipe& recipe, std::string_view source) {
@@ -113,10 +154,24 @@ void check_clips(const Recipe& recipe, std::string_view source) {
          "log.sample_every: expected 0 with a network for clips: there are no sheets of them");
 }
 
+// What the model's config.json would be refused for, before there is a model. Without names of classes those
+// of the data are not known yet, nor is the size of latents.
+void check_model(const Recipe& recipe, const models::NetworkConfig& network,
+                 const std::vector<std::string>& classes, std::string_view source) {
+  generate::ModelConfig config;
+  config.name = recipe.run.name;
+  config.network = network;
+  config.sample = recipe.sample;
+  config.classes = classes;
+  if (recipe.data.kind == "latents" && classes.empty()) config.sample.size = {network.patch, network.patch};
+  generate::check_config(config, detail::concat(source, ": "));
+}
+
 }  // namespace
 
 void check_recipe(const Recipe& recipe, std::string_view source) {
   const auto expect = [&](bool ok, const auto&... parts) { check(ok, source, ": ", parts...); };
+  check_name(recipe.run.name, source);
   const OptimizerConfig& o = recipe.optimizer;
   expect(o.cooldown <= recipe.run.steps, "optimizer.cooldown: expected at most run.steps (", recipe.run.steps,
          "), got ", o.cooldown);
@@ -132,6 +187,7 @@ void check_recipe(const Recipe& recipe, std::string_view source) {
   if (network.channels == 0)
     network.channels = network.variant.empty() ? 3 : models::variant(network.variant).channels;
   models::check_config(network, detail::concat(source, ": network: "));
+  check_model(recipe, network, {}, source);
 }
 
 namespace {
@@ -147,8 +203,8 @@ void complete_clips(Recipe& recipe) {
 
 void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   const auto take = [&](std::int64_t& value, std::int64_t found, const char* name) {
-    check(value == 0 || value == found, "train: network.", name, ": expected ", found,
-          ", as the data has, got ", value);
+    refuse_unless(value == 0 || value == found, "train: network.", name, ": expected ", found,
+                  ", as the data has, got ", value);
     value = found;
   };
   const std::vector<std::int64_t> shape = dataset.shape();
@@ -158,10 +214,15 @@ void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   else
     take(recipe.network.classes, std::ssize(dataset.classes()), "classes");
   take(recipe.network.channels, shape.at(0), "channels");
-  check(height % patch == 0 && width % patch == 0,
-        "train: network.patch: expected a divisor of the data's sides (", width, "x", height, "), got ",
-        patch);
+  refuse_unless(height % patch == 0 && width % patch == 0,
+                "train: network.patch: expected a divisor of the data's sides (", width, "x", height,
+                "), got ", patch);
   if (dataset.latents()) recipe.sample.size = {width, height};  // until a codec says what they stand for
+  try {
+    check_model(recipe, recipe.network, dataset.classes(), "train");
+  } catch (const Error& error) {
+    throw Refusal(error.what());
+  }
 }
 
 std::string recipe_text(Recipe recipe) {

@@ -20,7 +20,7 @@
 namespace pom::train {
 
 struct RunConfig {
-  std::string name;       // of the run and its model; the recipe's file name where empty
+  std::string name;       // of the run, its folder and its model; the recipe's file name where empty
   std::string about;      // one line for people
   std::int64_t seed = 0;  // everything random follows from it
   std::int64_t steps = 1000;
@@ -30,7 +30,10 @@ struct RunConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "name", .help = "of the run and its model; the recipe's file name where empty"},
+    visit(Field{.name = "name",
+                .help =
+                    "of the run and its model: letters, digits, '.', '_', '-'; the recipe's file name where "
+                    "empty"},
           name);
     visit(Field{.name = "about", .help = "one line for people"}, about);
     visit(Field{.name = "seed", .help = "everything random follows from it", .least = 0}, seed);
@@ -241,11 +244,12 @@ struct Recipe {
 Recipe read_recipe(const std::filesystem::path& path, std::span<const std::string> sets = {});
 Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<const std::string> sets = {});
 
-// What the fields cannot say one by one: a cooldown longer than the run, sides that the patch does not
-// divide, a batch that accumulate does not divide, ….
+// What the fields cannot say one by one: a name that is no name of a folder, a cooldown longer than the run,
+// sides that the patch does not divide, a batch that accumulate does not divide, a sampler that does not
+// exist, …. What passes here makes a model folder that can be read.
 void check_recipe(const Recipe& recipe, std::string_view source);
 
-// Classes and channels as the data has them; an error where the recipe says otherwise.
+// Classes and channels as the data has them; a Refusal where the recipe says otherwise.
 void complete_recipe(Recipe& recipe, const data::Dataset& dataset);
 
 // Every field of a complete recipe with its help as a comment; read_recipe gives the same recipe back.

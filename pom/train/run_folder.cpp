@@ -1,5 +1,6 @@
 #include "pom/train/run_folder.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -10,6 +11,8 @@
 #include "pom/base/error.h"
 #include "pom/io/atomic_file.h"
 #include "pom/io/json_fields.h"
+#include "pom/train/checkpoint.h"
+#include "pom/train/refusal.h"
 
 namespace pom::train {
 namespace {
@@ -81,11 +84,52 @@ void make_folder(const fs::path& path) {
   check(!error, "train: ", path.string(), ": cannot make the folder: ", error.message());
 }
 
-// What a process that was killed had begun to write. The lock is ours: nobody else writes here.
-void remove_temporaries(const fs::path& folder) {
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+// The first thing in a folder that a run has left and a new one would replace or add to; empty where there is
+// none.
+std::string trace_of_run(const fs::path& folder) {
+  const fs::path checkpoints = folder / "checkpoints";
+  if (const std::int64_t step = newest_step(checkpoints); step >= 0)
+    return "checkpoints/" + checkpoint_name(step).string();
+  for (const char* name :
+       {"model/model.safetensors", "model/config.json", "log.jsonl", "log.txt", "run.json"})
+    if (is_there(folder / name)) return name;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(".pom-tmp-")) fs::remove(entry.path(), ignored);
+    if (const std::string name = entry.path().filename().string(); name.starts_with("events.out.tfevents"))
+      return name;
+  return "";
+}
+
+struct ModelNote {
+  std::int64_t step = -1;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "step", .help = "whose weights are in model/", .least = 0}, step);
+  }
+};
+
+std::int64_t last_logged_step(const fs::path& log) {
+  std::int64_t last = -1;
+  std::istringstream lines(contents(log));
+  for (std::string line; std::getline(lines, line);) last = std::max(last, step_of_line(line));
+  return last;
+}
+
+// A run of an earlier version has no note: its log and its checkpoints tell how far it had come.
+std::int64_t noted_step(const RunFolder& folder) {
+  if (!is_there(folder.model() / "model.safetensors")) return -1;
+  const fs::path path = folder.path() / "model.json";
+  if (!is_there(path))
+    return std::max(last_logged_step(folder.path() / "log.jsonl"), newest_step(folder.checkpoints()));
+  ModelNote note;
+  io::read_json(io::read_json_text(path), note, path.string());
+  return note.step;
 }
 
 fs::path prepared(const fs::path& path) {
@@ -95,12 +139,33 @@ fs::path prepared(const fs::path& path) {
 
 }  // namespace
 
+void check_run_folder(const fs::path& path, bool resume) {
+  const std::string trace = trace_of_run(path), folder = path.string();
+  const std::string elsewhere = detail::concat("begin in another folder from its weights (--init-from ",
+                                               (path / "model").string(), " -o DIR)");
+  refuse_unless(resume || trace.empty(), "train: ", folder, ": holds a run already (", trace,
+                "): go on with it from a checkpoint (--resume), give another folder (-o DIR), or ",
+                elsewhere);
+  refuse_unless(!resume || !trace.empty(), "train: --resume: expected the folder of a run, got ", folder,
+                ", which holds none; without --resume a run begins there");
+  refuse_unless(!resume || newest_step(path / "checkpoints") >= 0,
+                "train: --resume: expected a checkpoint in ", (path / "checkpoints").string(),
+                ", got none: give another folder (-o DIR) without --resume, or ", elsewhere);
+}
+
 RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {
-  const bool used = !list_checkpoints(checkpoints()).empty();
-  check(resume || !used, "train: ", path_.string(),
-        ": holds a run already; go on with it (--resume) or give another folder (-o DIR)");
+  check_run_folder(path_, resume);  // once more, now that nobody else can change it
   for (const fs::path& folder : {checkpoints(), samples(), model()}) make_folder(folder);
-  for (const fs::path& folder : {path_, samples(), model()}) remove_temporaries(folder);
+  for (const fs::path& folder : {path_, checkpoints(), samples(), model()}) io::remove_temporaries(folder);
+  model_step_ = noted_step(*this);
+}
+
+void RunFolder::note_model(std::int64_t step) {
+  check(step >= model_step_, "train: ", model().string(), ": expected a step from ", model_step_,
+        " on, which it holds, got ", step);
+  ModelNote note{step};
+  io::write_file_atomically(path_ / "model.json", io::write_json(note) + "\n");
+  model_step_ = step;
 }
 
 RunLog::RunLog(const fs::path& folder, std::int64_t step) : folder_(folder), events_(folder, wall_seconds()) {

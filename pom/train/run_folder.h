@@ -8,6 +8,7 @@
 //   samples/       sheets of fixed seeds
 //   checkpoints/   what --resume takes
 //   model/         the model folder of the newest checkpoint: pom sample --model RUN/model
+//   model.json     the step of its weights
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,14 @@
 
 namespace pom::train {
 
+// Throws a Refusal for a folder that a run cannot go into, and makes nothing: a new run where there is a
+// model, a log or a checkpoint of another, or one that goes on (`resume`) where there is no checkpoint.
+void check_run_folder(const std::filesystem::path& path, bool resume);
+
 class RunFolder {
  public:
-  // Makes the folder where it is missing and locks it. An error where another process trains in it, where it
-  // cannot be written, or where it holds a run and `resume` is false.
+  // Makes the folder where it is missing and locks it. An error where another process trains in it or where
+  // it cannot be written, and as check_run_folder().
   RunFolder(std::filesystem::path path, bool resume);
 
   const std::filesystem::path& path() const { return path_; }
@@ -35,9 +40,16 @@ class RunFolder {
   std::filesystem::path samples() const { return path_ / "samples"; }
   std::filesystem::path model() const { return path_ / "model"; }
 
+  // The step whose weights are in model/; -1 where there is none. They are only ever replaced by those of the
+  // same step or a later one, which is noted before they are written: a process that is killed in between
+  // leaves a model that is older than its note, never one that is newer.
+  std::int64_t model_step() const { return model_step_; }
+  void note_model(std::int64_t step);
+
  private:
   std::filesystem::path path_;
   io::FolderLock lock_;
+  std::int64_t model_step_ = -1;
 };
 
 // Figures of a stretch of training, for the log.

@@ -18,6 +18,7 @@
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/model_folder.h"
+#include "pom/train/refusal.h"
 #include "pom/train/run_folder.h"
 #include "pom/train/schedule.h"
 
@@ -57,11 +58,14 @@ class Run {
 
  private:
   void begin();
+  void take_up(const at::Device& device);
   std::optional<Checkpoint> find_checkpoint();
   void refuse_options(const std::optional<Checkpoint>& checkpoint) const;
   void refuse_changes(const Checkpoint& checkpoint);
   void compare_data(const State& saved);
+  void refuse_earlier_end(const State& saved) const;
   void start(const std::optional<Checkpoint>& checkpoint, const at::Device& device);
+  void open_log();
   void describe();
   void start_loader();
   bool steps();
@@ -72,10 +76,15 @@ class Run {
   void validate();
   void draw_sheet();
   void save(bool sheet = false);
+  Checkpoint snapshot();
+  void save_model(const Checkpoint& checkpoint);
+  void save_checkpoint(const Checkpoint& checkpoint);
+  bool begins() const { return !options_.resume; }  // in its folder; from a checkpoint perhaps
   void say(const std::string& text);
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
-  std::int64_t last() const {
-    return last_step(recipe_.run.steps, {state_.cooldown_from, state_.cooldown_steps});
+  std::int64_t last() const { return last_of(state_); }
+  std::int64_t last_of(const State& state) const {
+    return last_step(recipe_.run.steps, {state.cooldown_from, state.cooldown_steps});
   }
   double seconds() const { return state_.seconds + steady_seconds() - began_; }
 
@@ -83,7 +92,7 @@ class Run {
   Watch watch_;
   data::Split data_;
   Recipe recipe_;
-  RunFolder folder_;
+  std::optional<RunFolder> folder_;
   std::optional<Learner> learner_;
   std::optional<RunLog> log_;
   Progress* progress_ = nullptr;     // while there is one
@@ -107,8 +116,7 @@ Run::Run(const Recipe& recipe, const TrainOptions& options, const Watch& watch)
     : options_(options),
       watch_(watch),
       data_(data::open_dataset(recipe.data, static_cast<std::uint64_t>(recipe.run.seed))),
-      recipe_(completed(recipe, data_)),
-      folder_(options.folder, options.resume) {}
+      recipe_(completed(recipe, data_)) {}
 
 void Run::say(const std::string& text) {
   if (!log_) {
@@ -124,18 +132,28 @@ void Run::say(const std::string& text) {
 
 // ---- where it starts ----
 
+// A new folder is made once there is nothing left to refuse. Its first checkpoint is the first thing in it,
+// so that a run that is killed sooner can begin there again, and later go on.
 void Run::begin() {
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);
+  if (!begins()) folder_.emplace(options_.folder, true);
+  take_up(device);
+  if (begins()) folder_.emplace(options_.folder, false);
+  // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a
+  // cooldown, which a process that is killed must not forget.
+  if (begins() || options_.cooldown > 0) save_checkpoint(snapshot());
+  open_log();
+  describe();
+  start_loader();
+  if (folder_->model_step() < state_.step) save_model(snapshot());
+}
+
+void Run::take_up(const at::Device& device) {
   const std::optional<Checkpoint> checkpoint = find_checkpoint();
   refuse_options(checkpoint);
   if (checkpoint) refuse_changes(*checkpoint);
   start(checkpoint, device);
-  describe();
-  start_loader();
-  // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a
-  // cooldown, which a process that is killed must not forget.
-  if (!checkpoint || !options_.from.empty() || options_.cooldown > 0) save();
 }
 
 // The one to go on from; nothing for a run that begins.
@@ -144,31 +162,27 @@ std::optional<Checkpoint> Run::find_checkpoint() {
   if (!options_.resume) return std::nullopt;
   std::string damaged;
   std::optional<Checkpoint> found =
-      newest_checkpoint(folder_.checkpoints(), [&](const fs::path& path, const std::string& why) {
+      newest_checkpoint(folder_->checkpoints(), [&](const fs::path& path, const std::string& why) {
         damaged += detail::concat("\n  ", path.filename().string(), ": ", why);
         say(detail::concat("left out ", path.filename().string(), ": ", why));
       });
-  check(found || damaged.empty(), "train: --resume: none of the checkpoints in ",
-        folder_.checkpoints().string(), " is whole:", damaged,
-        "\na new run can start from the weights of the model: --init-from ", folder_.model().string(),
-        " -o ANOTHER");
-  if (!found)
-    say(detail::concat("no checkpoint in ", folder_.checkpoints().string(), ": starting from the beginning"));
+  check(found.has_value(), "train: --resume: none of the checkpoints in ", folder_->checkpoints().string(),
+        " is whole:", damaged, "\na new run can start from the weights of the model: --init-from ",
+        folder_->model().string(), " -o ANOTHER");
   return found;
 }
 
 void Run::refuse_options(const std::optional<Checkpoint>& checkpoint) const {
-  check(!checkpoint || options_.init_from.empty(),
-        "train: --init-from: expected for a run that begins, got it for ", "one that goes on from step ",
-        checkpoint ? checkpoint->state.step : 0);
+  refuse_unless(!checkpoint || options_.init_from.empty(),
+                "train: --init-from: expected for a run that begins, got it for one that goes on from step ",
+                checkpoint ? checkpoint->state.step : 0);
   if (options_.cooldown == 0) return;
-  check(checkpoint.has_value(), "train: --cooldown: expected a checkpoint to begin at, got none in ",
-        folder_.checkpoints().string());
+  refuse_unless(checkpoint.has_value(), "train: --cooldown: expected a checkpoint to begin at, got none");
   const State& state = checkpoint->state;
-  check(state.cooldown_from < 0,
-        "train: --cooldown: expected a run that has none, got one that cools down from step ",
-        state.cooldown_from, " over ", state.cooldown_steps,
-        " steps; --resume alone goes on with it, and --from takes an earlier checkpoint");
+  refuse_unless(state.cooldown_from < 0,
+                "train: --cooldown: expected a run that has none, got one that cools down from step ",
+                state.cooldown_from, " over ", state.cooldown_steps,
+                " steps; --resume alone goes on with it, and --from takes an earlier checkpoint");
 }
 
 void Run::refuse_changes(const Checkpoint& checkpoint) {
@@ -178,26 +192,38 @@ void Run::refuse_changes(const Checkpoint& checkpoint) {
     const std::string text = detail::concat("\n  ", change.field, ": ", change.before, " -> ", change.after);
     (change.allowed ? allowed : refused) += text;
   }
-  check(
-      refused.empty(),
-      "train: --resume: these fields have changed and may not, because the state of the run ",
-      "would no longer mean the same:", refused,
-      "\nthe network, the data's kind, size and validation, the diffusion, the codec, the text encoder, the ",
+  refuse_unless(
+      refused.empty(), "train: ", begins() ? "--from" : "--resume",
+      ": these fields have changed and may not, because the state of the run would no longer mean the same:",
+      refused,
+      "\nthe network, the data's kind, size and validation, the diffusion, the codec, the text encoder, the "
       "optimizer's kind, the seed and the precision stay; everything else may change. A run that starts from "
-      "these weights with "
-      "another recipe ",
-      "is --init-from ", folder_.model().string());
+      "these weights with another recipe is --init-from ",
+      folder_ ? folder_->model().string() : "DIR");
   if (!allowed.empty()) say("changed since the checkpoint:" + allowed);
   compare_data(checkpoint.state);
+  if (!begins()) refuse_earlier_end(checkpoint.state);
 }
 
 void Run::compare_data(const State& saved) {
-  check(saved.classes == hash_of(data_.training->classes()),
-        "train: --resume: the classes of the data have other ",
-        "names, or another order, than when the run began");
+  refuse_unless(saved.classes == hash_of(data_.training->classes()),
+                "train: ", begins() ? "--from" : "--resume",
+                ": the classes of the data have other names, or another order, than when the run began");
   if (saved.examples != data_.training->size())
     say(detail::concat("the data has ", data_.training->size(), " examples and had ", saved.examples,
                        ": their order is another from here on"));
+}
+
+// A run whose model would never be written, because that of a later step stays.
+void Run::refuse_earlier_end(const State& saved) const {
+  State state = saved;
+  if (options_.cooldown > 0) state.cooldown_from = state.step, state.cooldown_steps = options_.cooldown;
+  const std::int64_t end = last_of(state), made = folder_->model_step();
+  refuse_unless(end <= state.step || end >= made, "train: --resume: ", folder_->model().string(),
+                " holds the weights of step ", made, ", and a run that goes on from step ", state.step,
+                " to step ", end, " would put earlier ones in their place: expected an end at step ", made,
+                " or later (run.steps), or another folder (--from ",
+                (folder_->checkpoints() / checkpoint_name(state.step)).string(), " -o DIR)");
 }
 
 void Run::start(const std::optional<Checkpoint>& checkpoint, const at::Device& device) {
@@ -216,19 +242,26 @@ void Run::start(const std::optional<Checkpoint>& checkpoint, const at::Device& d
   state_.examples = data_.training->size();
   state_.classes = hash_of(data_.training->classes());
   if (options_.cooldown > 0) state_.cooldown_from = state_.step, state_.cooldown_steps = options_.cooldown;
-  log_.emplace(folder_.path(), checkpoint ? state_.step : -1);
+}
+
+void Run::open_log() {
+  const bool goes_on = options_.resume || !options_.from.empty();
+  log_.emplace(folder_->path(), goes_on ? state_.step : -1);
   log_->message(detail::concat(recipe_.run.name, ": ", learner_->parameters().count(), " parameters on ",
                                device_text(learner_->device())));
   for (const std::string& text : std::exchange(unsaid_, {})) say(text);
-  if (checkpoint) say(detail::concat("going on from step ", state_.step));
+  if (goes_on) say(detail::concat("going on from step ", state_.step));
+  if (folder_->model_step() > state_.step)
+    say(detail::concat(folder_->model().string(), " keeps the weights of step ", folder_->model_step(),
+                       " until then"));
 }
 
 void Run::describe() {
   const std::string text = recipe_text(recipe_);
-  io::write_file_atomically(folder_.recipe(), text);
+  io::write_file_atomically(folder_->recipe(), text);
   log_->recipe(state_.step, text);
   const BuildInfo& build = build_info();
-  note_start(folder_.path(),
+  note_start(folder_->path(),
              detail::concat("{\"step\": ", state_.step, ", \"command\": ", io::json_quoted(options_.command),
                             ", \"version\": ", io::json_quoted(build.version),
                             ", \"build\": ", io::json_quoted(build_line()),
@@ -268,7 +301,7 @@ RunResult Run::train() {
   progress_ = nullptr;
   result_.state = state_;
   result_.state.seconds = seconds();
-  result_.model = folder_.model();
+  result_.model = folder_->model();
   return result_;
 }
 
@@ -319,25 +352,21 @@ void Run::roll_back(const std::string& why) {
   check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step,
         ": not finite, and still so after ", rollbacks_allowed, " returns to a checkpoint; first ", why,
         ". A lower optimizer.lr, a longer optimizer.warmup or run.precision fp32 may help");
-  std::vector<Checkpoint> found;
-  for (const fs::path& path : list_checkpoints(folder_.checkpoints())) {
-    if (std::ssize(found) > state_.rollbacks) break;
-    try {
-      found.push_back(read_checkpoint(path));
-    } catch (const Error& error) {
-      say(detail::concat("left out ", path.filename().string(), ": ", error.what()));
-    }
-  }
-  check(!found.empty(), "train: step ", state_.step, ": not finite, and no checkpoint to return to; first ",
-        why);
-  const Checkpoint& checkpoint = found.back();
-  learner_->restore(checkpoint);
-  state_.step = checkpoint.state.step;
-  state_.updates = checkpoint.state.updates;
+  const std::optional<Checkpoint> checkpoint = newest_checkpoint(
+      folder_->checkpoints(),
+      [&](const fs::path& path, const std::string& reason) {
+        say(detail::concat("left out ", path.filename().string(), ": ", reason));
+      },
+      state_.rollbacks);
+  check(checkpoint.has_value(), "train: step ", state_.step,
+        ": not finite, and no checkpoint to return to; first ", why);
+  learner_->restore(*checkpoint);
+  state_.step = checkpoint->state.step;
+  state_.updates = checkpoint->state.updates;
   state_.bad_in_row = 0;
   ++state_.rollbacks;
   stretch_ = Stretch();
-  log_.emplace(folder_.path(), state_.step);
+  log_.emplace(folder_->path(), state_.step);
   say(detail::concat("not finite too often: back to the weights of step ", state_.step,
                      ", with the data that comes next"));
 }
@@ -383,22 +412,39 @@ void Run::validate() {
 
 // The checkpoint comes last: a run that is killed before it makes the model and the sheet again.
 void Run::save(bool sheet) {
+  const Checkpoint checkpoint = snapshot();
+  save_model(checkpoint);
+  if (sheet) draw_sheet();
+  save_checkpoint(checkpoint);
+  stretch_ = Stretch();
+}
+
+Checkpoint Run::snapshot() {
   if (state_.bad_in_row == 0) state_.rollbacks = 0;
   Checkpoint checkpoint = learner_->snapshot(state_);
   checkpoint.state.seconds = seconds();
   checkpoint.recipe = recipe_text(recipe_);
-  write_model(folder_.model(), recipe_, data_.training->classes(), checkpoint.ema, checkpoint.state.words);
-  if (sheet) draw_sheet();
-  write_checkpoint(folder_.checkpoints(), checkpoint);
-  prune_checkpoints(folder_.checkpoints(), recipe_.log.keep);
+  return checkpoint;
+}
+
+// A later one stays where the run went back, to an earlier checkpoint than its newest.
+void Run::save_model(const Checkpoint& checkpoint) {
+  if (state_.step < folder_->model_step()) return;
+  folder_->note_model(state_.step);
+  write_model(folder_->model(), recipe_, data_.training->classes(), checkpoint.ema, checkpoint.state.words);
+}
+
+void Run::save_checkpoint(const Checkpoint& checkpoint) {
+  write_checkpoint(folder_->checkpoints(), checkpoint);
+  prune_checkpoints(folder_->checkpoints(), recipe_.log.keep);
   saved_step_ = state_.step;
-  stretch_ = Stretch();
 }
 
 void Run::draw_sheet() {
-  if (recipe_.data.kind == "latents") return;  // whose codec is not here
-  const fs::path path = folder_.samples() / sheet_name(state_.step);
-  const io::Image sheet = sample_sheet(folder_.model(), recipe_, learner_->device());
+  if (recipe_.data.kind == "latents") return;       // whose codec is not here
+  if (state_.step < folder_->model_step()) return;  // the model that it would be of is another
+  const fs::path path = folder_->samples() / sheet_name(state_.step);
+  const io::Image sheet = sample_sheet(folder_->model(), recipe_, learner_->device());
   io::write_picture(path, sheet);
   log_->sheet(state_.step, path, sheet.width, sheet.height);
   say(path.string());
@@ -408,6 +454,7 @@ void Run::draw_sheet() {
 
 RunResult train(const Recipe& recipe, const TrainOptions& options, const Watch& watch) {
   check_recipe(recipe, "train");
+  check_run_folder(options.folder, options.resume);
   return Run(recipe, options, watch).train();
 }
 

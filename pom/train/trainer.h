@@ -12,12 +12,13 @@
 #include "pom/base/progress.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/recipe.h"
+#include "pom/train/refusal.h"
 
 namespace pom::train {
 
 struct TrainOptions {
   std::filesystem::path folder;
-  bool resume = false;  // go on from the newest checkpoint that is whole; start where there is no checkpoint
+  bool resume = false;              // go on from the newest checkpoint that is whole
   std::filesystem::path from;       // a checkpoint, of whatever run, that a run in a new folder goes on from
   std::filesystem::path init_from;  // a model folder whose weights are the first ones of a new run
   std::int64_t cooldown = 0;  // let the rate fall from the checkpoint on over so many steps, and end there
@@ -44,7 +45,9 @@ struct RunResult {
 };
 
 // Throws pom::Error for anything wrong with recipe, data, folder or disk, and for a run that stays not
-// finite. Before it throws for something that came up on the way, nothing written before is lost.
+// finite; a Refusal for what a person asked wrongly, with nothing made or changed. Before it throws for
+// something that came up on the way, nothing written before is lost, and a model is never replaced by an
+// earlier one.
 RunResult train(const Recipe& recipe, const TrainOptions& options, const Watch& watch = {});
 
 struct TrainForecast {

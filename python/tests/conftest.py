@@ -22,6 +22,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 import libpom  # noqa: E402
+from tools import lacking  # noqa: E402
 
 
 def pytest_report_header(config):
@@ -31,11 +32,8 @@ def pytest_report_header(config):
 
 
 def need_extension():
-    if libpom.has_extension():
-        return
-    if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-        pytest.fail("libpom.so was not found and LIBPOM_REQUIRE_EXTENSION is set")
-    pytest.skip("libpom.so was not found")
+    if not libpom.has_extension():
+        lacking("libpom.so was not found")
 
 
 @pytest.fixture(params=["extension", "fallback"])

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from test_cli import environment, is_usage_error, leaves_nothing, pom, program
+from tools import built_program, lacking
 
 SMALL = ["--device", "cpu", "--dim", 32, "--heads", 2, "--budget", 0, "--threads", 1]
 FIGURE = ["bench", "figure1", *SMALL, "--depth", 2, "--tokens", "16,64"]
@@ -24,11 +25,8 @@ OPERATOR_COLUMNS = ["tokens", "products", "PoM", "attention", "TFLOP/s", "of pea
 
 @pytest.fixture(scope="module", autouse=True)
 def _program_is_there():
-    path = program()
-    if not (path and path.is_file()):
-        pytest.skip("the program was not built")
-    if not re.search(r"^  bench ", pom("--help", cwd=path.parent).stdout, re.M):
-        pytest.skip("the program was built without training, and so without bench")
+    if not re.search(r"^  bench ", pom("--help", cwd=built_program().parent).stdout, re.M):
+        lacking("the program was built without training, and so without bench")
 
 
 def done(*arguments, cwd):

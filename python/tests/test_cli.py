@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reference_dipom import ReferenceDiPoM, randomise
+from tools import bound_by_permissions, built_program, referee
 from training import RECIPE
 
 COMMANDS = ["sample", "reproduce", "train", "dataset", "eval", "bench", "info", "doctor"]
@@ -46,12 +47,7 @@ def program():
 
 @pytest.fixture(scope="session", autouse=True)
 def _program_is_there():
-    path = program()
-    if path and path.is_file():
-        return
-    if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-        pytest.fail(f"the program was not found: {path}")
-    pytest.skip("the program was not built")
+    built_program()
 
 
 def environment(**more):
@@ -408,15 +404,10 @@ class TestOutput:
         assert (tmp_path / "a.png").is_fifo()
 
     def test_folder_without_permission(self, model, tmp_path):
-        """Root may write everywhere, unless it gives that up."""
         folder = tmp_path / "closed"
         folder.mkdir(mode=0o555)
         words = [program(), "sample", "--model", model, "--class", "circle", "-o", folder / "a.png"]
-        if os.geteuid() == 0:
-            obey = ["setpriv", "--bounding-set", "-dac_override", "--"]
-            if shutil.which("setpriv") is None or subprocess.run([*obey, "true"]).returncode != 0:
-                pytest.skip("root cannot give up its rights here")
-            words = [*obey, *words]
+        words = [*bound_by_permissions(), *words]
         result = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment())
         is_failure(result, f"cannot write into {folder}", os.strerror(errno.EACCES))
         leaves_nothing(folder)
@@ -482,7 +473,7 @@ class TestSheet:
     @staticmethod
     def place(sheet, alone):
         """Where a picture stands on a sheet, enlarged to 96 pixels; nothing where it does not."""
-        image = pytest.importorskip("PIL.Image")
+        image = referee("PIL.Image")
         large = alone.resize((96, 96), image.NEAREST)
         for y in range(sheet.height - 95):
             for x in range(sheet.width - 95):
@@ -497,7 +488,7 @@ class TestSheet:
     )
     def test_a_sheet_has_every_picture_in_its_place(self, sample, tmp_path, flags):
         """Rows of one class; columns where there are more classes than pictures of each."""
-        image = pytest.importorskip("PIL.Image")
+        image = referee("PIL.Image")
         assert sample(*flags, "--seed", 3, "-o", "alone/{class}_%d.png").returncode == 0
         assert sample(*flags, "--seed", 3, "--grid", "-o", "sheet.png").returncode == 0
         sheet = image.open(tmp_path / "sheet.png").convert("RGB")
@@ -572,12 +563,10 @@ class TestReproduce:
 
     def test_a_name_is_no_path(self, picture, model, tmp_path):
         """Somebody else's picture must not make us open ../../anything."""
-        config = CONFIG | {"name": "../tiny"}
-        odd = write_model(tmp_path / "models" / "odd", config=config)
-        made = pom("sample", "--model", odd, "--class", "circle", "-o", "odd.png", cwd=tmp_path)
-        if made.returncode == 0:
-            shutil.copytree(model, tmp_path / "tiny")
-            is_failure(pom("reproduce", "odd.png", cwd=tmp_path), "was not found")
+        (tmp_path / "models").mkdir()
+        shutil.copytree(model, tmp_path / "tiny")  # which models/../tiny would be
+        change_settings(picture, lambda settings: settings["model"].update(name="../tiny"))
+        is_failure(pom("reproduce", picture, cwd=tmp_path), '"../tiny" was not found')
 
 
 class TestInfo:
@@ -726,7 +715,7 @@ class TestDoctor:
 
 class TestPath:
     def test_composed_pictures(self, model, tmp_path):
-        image = pytest.importorskip("PIL.Image")
+        image = referee("PIL.Image")
         words = ["sample", "--model", model, "--class", 0, "--steps", 2, "-q", "-o"]
         for name, path in (("a.png", "composed"), ("b.png", "fused")):
             made = pom(*words, name, cwd=tmp_path, env=environment(POM_PATH=path))

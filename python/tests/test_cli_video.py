@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ from test_cli import (  # noqa: F401
     program,
 )
 from test_video_network import randomise
-from tools import built_tool
+from tools import ffmpeg_is_there, referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 NETWORK = {
     "dim": 24,
@@ -102,12 +103,7 @@ def sample(clips, tmp_path):
 
 @pytest.fixture(scope="session")
 def ffmpeg():
-    for name in ("ffmpeg", "ffprobe"):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed")
-    tool = built_tool("clip_tool")
-    if not subprocess.run([tool, "libraries"], capture_output=True, text=True, check=True).stdout.strip():
-        pytest.skip("this build has no FFmpeg")
+    ffmpeg_is_there()
 
 
 def probe(path):
@@ -120,8 +116,9 @@ def probe(path):
 
 def frames_of(folder):
     """(T, H, W, 3), of a folder of PNG that are numbered from 0."""
-    files = sorted(folder.iterdir())
+    *files, record = sorted(folder.iterdir())
     assert [file.name for file in files] == [f"{i:06d}.png" for i in range(len(files))]
+    assert record.name == "clip.json" and json.loads(record.read_text())["frames"] == len(files)
     return np.stack([np.asarray(Image.open(file)) for file in files])
 
 
@@ -172,6 +169,15 @@ class TestFiles:
         is_usage_error(sample("--prompt", "a", "-o", "frames/"), "has frames in it already", "-y")
         made(sample("--prompt", "a star", "--frames", 4, "-o", "frames/", "-y"))
         assert len(frames_of(tmp_path / "frames")) == 4
+
+    @pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "stream"])
+    def test_pictures_that_no_clip_wrote_stay(self, sample, tmp_path, stream):
+        (tmp_path / "data").mkdir()
+        for i in range(3):
+            (tmp_path / "data" / f"{i:06d}.png").write_text("mine")
+        result = sample("--prompt", "a star", "-o", "data/", "-y", *stream)
+        is_usage_error(result, "data holds 000000.png and 2 more", "no clip wrote", "another folder")
+        assert [path.read_text() for path in (tmp_path / "data").iterdir()] == ["mine"] * 3
 
     def test_a_file_is_not_replaced_unasked(self, sample, tmp_path):
         (tmp_path / "clip.gif").write_text("mine")
@@ -240,9 +246,46 @@ class TestStream:
         result = pom(*words[:5], "--frames", 2, "--continue", "state.safetensors", "-o", "on/", cwd=tmp_path)
         assert result.returncode == 0, result.stderr
 
-    @pytest.mark.parametrize("name", ["clip.mp4", "clip.gif"])
-    def test_ctrl_c_leaves_a_clip_that_plays(self, clips, tmp_path, ffmpeg, name):
+    @pytest.mark.parametrize(("name", "number"), [("clip.mp4", signal.SIGINT), ("clip.gif", signal.SIGHUP)])
+    def test_a_signal_leaves_a_clip_that_plays(self, clips, tmp_path, ffmpeg, name, number):
         words = ["sample", "--model", clips["window"], "--prompt", "a star", "--frames", "inf", "-o", name]
+        words += ["--save-state", "state.safetensors"]
+        run = subprocess.Popen(
+            [str(program()), *map(str, words)],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # also under nohup
+        )
+        wait_for(lambda: (tmp_path / name).is_file() and (tmp_path / name).stat().st_size > 4000, run)
+        before = int(probe(tmp_path / name)["nb_read_frames"])  # it plays while it grows
+        run.send_signal(number)
+        out, err = run.communicate(timeout=60)
+        assert run.returncode == 128 + number and out == f"{name}\n"
+        assert (tmp_path / "state.safetensors").is_file()
+        said = probe(tmp_path / name)
+        frames = int(said["nb_read_frames"])
+        assert 0 < before <= frames and frames % 2 == 0 and f"stopped; {frames} frames were written" in err
+
+    @pytest.mark.parametrize("before", [0, 40], ids=["new", "replaced"])
+    def test_ctrl_c_leaves_a_whole_folder(self, clips, sample, tmp_path, before):
+        """As of a file: the blocks that were made are a clip, and of the one it replaces nothing is left."""
+        if before:
+            made(sample("--prompt", "a circle", "--stream", "--frames", before, "--size", "16x8", "-o", "a/"))
+        words = [
+            "sample",
+            "--model",
+            clips["window"],
+            "--prompt",
+            "a star",
+            "--frames",
+            "inf",
+            "-o",
+            "a/",
+            "-y",
+        ]
         run = subprocess.Popen(
             [str(program()), *map(str, words)],
             cwd=tmp_path,
@@ -251,14 +294,14 @@ class TestStream:
             stderr=subprocess.PIPE,
             text=True,
         )
-        wait_for(lambda: (tmp_path / name).is_file() and (tmp_path / name).stat().st_size > 4000, run)
-        before = int(probe(tmp_path / name)["nb_read_frames"])  # it plays while it grows
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=60)
-        assert run.returncode == 130 and out == f"{name}\n"
-        said = probe(tmp_path / name)
-        frames = int(said["nb_read_frames"])
-        assert 0 < before <= frames and frames % 2 == 0 and f"stopped; {frames} frames were written" in err
+        made_so_far = ".pom-clip-*/*.png" if before else "*.png"
+        wait_for(lambda: len(list((tmp_path / "a").glob(made_so_far))) > 3, run)
+        run.send_signal(signal.SIGTERM)
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 143
+        frames = frames_of(tmp_path / "a")
+        assert frames.shape[1:] == (16, 32, 3) and len(frames) % 2 == 0
+        assert f"stopped; {len(frames)} frames were written" in err
 
     def test_ctrl_c_before_a_whole_clip(self, clips, tmp_path):
         words = ["sample", "--model", clips["whole"], "--prompt", "a star", "--steps", "10000", "-o", "a.gif"]
@@ -270,11 +313,17 @@ class TestStream:
             stderr=subprocess.PIPE,
             text=True,
         )
-        run.stderr.readline()  # progress: the work has begun
+        wait_for(lambda: catches(run, signal.SIGINT), run)
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=60)
         assert run.returncode == 130 and out == "" and "no clip was written" in err
         leaves_nothing(tmp_path)
+
+
+def catches(run, number):
+    """Whether the program has a handler of its own for the signal; progress would be seconds away."""
+    status = Path(f"/proc/{run.pid}/status").read_text()
+    return int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1
 
 
 def wait_for(condition, run, seconds=60):
@@ -283,6 +332,15 @@ def wait_for(condition, run, seconds=60):
         assert run.poll() is None, run.stderr.read()
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def state(clips, tmp_path_factory):
+    """Of "a star" with seed 4, after one block; nobody writes to it."""
+    folder = tmp_path_factory.mktemp("state")
+    flags = ["--prompt", "a star", "--seed", 4, "--frames", 2, "--save-state", "s", "-o", "start/"]
+    made(pom("sample", "--model", clips["causal"], *flags, cwd=folder))
+    return folder / "s"
 
 
 class TestStates:
@@ -350,25 +408,22 @@ class TestStates:
         ],
         ids=str,
     )
-    def test_of_another_kind(self, sample, tmp_path, flags, words):
-        made(sample("--prompt", "a star", "--frames", 2, "--save-state", "s", "-o", "start/"))
-        result = sample("--continue", "s", *flags, "-o", "more.gif")
-        is_failure(result, "s: ", *words, "the state was made with")
-        assert not (tmp_path / "more.gif").exists()
+    def test_of_another_kind(self, sample, state, tmp_path, flags, words):
+        result = sample("--continue", state, *flags, "-o", "more.gif")
+        is_failure(result, f"{state}: ", *words, "the state was made with")
+        leaves_nothing(tmp_path)
 
-    def test_of_another_model(self, sample, tmp_path):
-        made(sample("--prompt", "a star", "--frames", 2, "--save-state", "s", "-o", "start/"))
-        with safe_open(sample_model(sample, tmp_path), framework="pt") as weights:
-            tensors = {name: weights.get_tensor(name) + 0.1 for name in weights.keys()}  # noqa: SIM118
+    def test_of_another_model(self, clips, state, tmp_path):
         other = tmp_path / "other"
-        shutil.copytree(sample_model(sample, tmp_path).parent, other)
+        shutil.copytree(clips["causal"], other)
+        with safe_open(other / "model.safetensors", framework="pt") as weights:
+            tensors = {name: weights.get_tensor(name) + 0.1 for name in weights.keys()}  # noqa: SIM118
         save_file(tensors, other / "model.safetensors")
-        result = pom("sample", "--model", other, "--continue", "s", "-o", "more.gif", cwd=tmp_path)
-        is_failure(result, "s: model: the state was made with")
+        result = pom("sample", "--model", other, "--continue", state, "-o", "more.gif", cwd=tmp_path)
+        is_failure(result, f"{state}: model: the state was made with")
 
-    def test_seed_is_the_states(self, sample, tmp_path):
-        made(sample("--prompt", "a star", "--seed", 4, "--frames", 2, "--save-state", "s", "-o", "start/"))
-        is_usage_error(sample("--continue", "s", "--seed", 5, "-o", "a.gif"), "seed", "keeps its own, 4")
+    def test_seed_is_the_states(self, sample, state):
+        is_usage_error(sample("--continue", state, "--seed", 5, "-o", "a.gif"), "seed", "keeps its own, 4")
 
     def test_that_is_none(self, sample, tmp_path):
         (tmp_path / "s").write_text("not a state")
@@ -383,12 +438,6 @@ class TestStates:
         flags = ["--prompt", "a", "-o", "a.gif"]
         is_usage_error(sample(*flags, "--save-state", "s"), "--save-state: s is there already")
         is_usage_error(sample(*flags, "--save-state", "no/s"), "--save-state: there is no folder no")
-
-
-def sample_model(sample, tmp_path):
-    """The weights of the model that `sample` runs."""
-    said = json.loads(made(sample("--prompt", "", "--frames", 2, "-o", "x/", "-y", "--json")).stdout)
-    return tmp_path / said["model"]["folder"] / "model.safetensors"
 
 
 class TestMessages:
@@ -413,7 +462,8 @@ class TestMessages:
             (["--prompt", "a", "--class", "star"], ["--class", "makes clips, of a --prompt"]),
             (["--prompt", "a", "--count", "2"], ["--count", "makes clips"]),
             (["--prompt", "a", "--grid"], ["--grid", "makes clips"]),
-            (["--prompt", "a", "--dry-run"], ["--dry-run", "makes clips"]),
+            (["--prompt", "a", "--batch", "2"], ["--batch", "makes clips"]),
+            (["--prompt", "a", "--memory-limit", "lots"], ["--memory-limit", "4G"]),
         ],
         ids=str,
     )
@@ -465,6 +515,44 @@ class TestMessages:
     def test_a_drawn_seed_is_said(self, sample):
         result = made(sample("--prompt", "a", "--seed", -1, "-o", "a.gif", "--quiet"))
         assert "drawn" in result.stderr
+
+
+class TestMemory:
+    """A clip that memory does not hold is refused with a way out, as pictures are."""
+
+    def test_a_clip_too_long_to_be_made_whole(self, sample, tmp_path):
+        flags = ["--prompt", "a star", "--frames", 1_000_000_000]
+        is_failure(sample(*flags, "-o", "a.y4m"), "memory: the clip takes about", "TiB", "--stream would fit")
+        result = sample(*flags, "-o", "a/", which="whole")
+        is_failure(result, "memory: the clip takes about", "TiB", "; --frames ", " would fit")
+        leaves_nothing(tmp_path)
+
+    def test_a_folder_that_asks_for_it(self, clips, tmp_path):
+        folder = tmp_path / "greedy"
+        shutil.copytree(clips["causal"], folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["sample"]["frames"] = 1_000_000_000
+        (folder / "config.json").write_text(json.dumps(config))
+        result = pom("sample", "--model", folder, "--prompt", "a", "-o", "a.gif", cwd=tmp_path)
+        is_failure(result, "memory: the clip takes about", "--stream would fit")
+        assert [path.name for path in tmp_path.iterdir()] == ["greedy"]
+
+    def test_limits(self, sample, tmp_path):
+        result = sample("--prompt", "a star", "--memory-limit", "1M", "-o", "a.gif")
+        is_failure(result, "memory: the clip takes about", "there are 1 MiB")
+        made(sample("--prompt", "a star", "--memory-limit", "16G", "-o", "a.gif"))
+
+    def test_dry_run(self, sample, tmp_path):
+        flags = ["--prompt", "a star", "--frames", 6, "--dry-run"]
+        text = made(sample(*flags)).stdout
+        assert "6 frames of 32x16, whole; euler, 3 steps, 3 evaluations" in text and "it fits" in text
+        said = json.loads(made(sample(*flags, "--stream", "--json")).stdout)
+        assert said["evaluations"] == 9 and said["blocks"] == 3 and said["seconds"] > 0 and said["fits"]
+        endless = made(sample("--prompt", "a", "--frames", "inf", "--dry-run")).stdout
+        assert "without end" in endless and "a block (" in endless
+        result = sample("--prompt", "a", "--frames", 10**9, "--dry-run")
+        assert result.returncode == 1 and "it does not fit: --stream would fit" in result.stdout
+        leaves_nothing(tmp_path)
 
 
 class TestInfo:

@@ -6,16 +6,15 @@ is tests/io/clip.cpp and tests/data/clips.cpp.
 
 import json
 import os
-import shutil
 import subprocess
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tools import built_tool
+from tools import built_tool, ffmpeg_is_there, lacking, referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +23,8 @@ def tool():
 
 
 @pytest.fixture(scope="module")
-def ffmpeg(tool):
-    """Where the build has FFmpeg's libraries, its programs are there to judge them, or the test fails."""
-    if not subprocess.run([tool, "libraries"], capture_output=True, text=True, check=True).stdout.strip():
-        pytest.skip("this build has no FFmpeg")
-    for program in ("ffmpeg", "ffprobe"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
+def ffmpeg():
+    ffmpeg_is_there()
 
 
 def frames_of(width, height, count):
@@ -216,7 +210,9 @@ def test_a_program_that_is_killed_leaves_a_file_that_plays(tool, ffmpeg, tmp_pat
     assert int(probe(path)["nb_read_frames"]) >= 32
 
 
-@pytest.mark.parametrize("ending", ["mp4", "mkv", "avi", "mov", "webm", "gif", "mpg"])
+@pytest.mark.parametrize(
+    "ending", ["mp4", "mkv", "avi", "mov", "webm", "gif", "mpg", "ts", "flv", "wmv", "ogv", "m4v"]
+)
 def test_files_of_ffmpeg_by_ours(tool, ffmpeg, tmp_path, ending):
     path = tmp_path / f"a.{ending}"
     source = "testsrc=size=96x64:rate=25:duration=2"
@@ -224,7 +220,8 @@ def test_files_of_ffmpeg_by_ours(tool, ffmpeg, tmp_path, ending):
     ours, theirs = read(tool, path), decoded(path, 96, 64)
     assert ours.shape == theirs.shape
     assert np.abs(ours.astype(int) - theirs).mean() < 4
-    for fps in (5, 10):
+    # At 10 every other time is the very end of a frame, which a .ts, whose clock begins elsewhere, rounds.
+    for fps in (5,) if ending == "ts" else (5, 10):
         few = read(tool, path, 0, 0, fps, 0)
         assert len(few) == 2 * fps
         step = 25 / fps
@@ -232,6 +229,35 @@ def test_files_of_ffmpeg_by_ours(tool, ffmpeg, tmp_path, ending):
             assert np.abs(frame.astype(int) - ours[int(i * step + 0.5)]).mean() < 1e-9, (fps, i)
     small = read(tool, path, 32, 32, 5, 1)
     assert small.shape == (5, 32, 32, 3)
+
+
+def test_rare_codecs_stay_closed(tool, ffmpeg, tmp_path):
+    source = "testsrc=size=32x32:rate=8:duration=1"
+    words = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, "-c:v", "zmbv", "-y", tmp_path / "a.avi"]
+    subprocess.run(words, check=True)
+    done = subprocess.run([tool, "read", str(tmp_path / "a.avi")], capture_output=True, text=True)
+    assert done.returncode == 1 and "a.avi: expected pictures of a usual codec" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("ending", ["mpg", "ts"])
+def test_sizes_of_streams_that_have_no_header(tool, ffmpeg, tmp_path, ending):
+    """FFmpeg meets these streams as it looks for them, and must not make a frame of what they claim."""
+    path, source = tmp_path / f"a.{ending}", "testsrc=size=64x64:rate=25:duration=1"
+    words = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, "-c:v", "mpeg2video", "-y", path]
+    subprocess.run(words, check=True)
+    data = bytearray(path.read_bytes())
+    sizes = [i for i in range(len(data)) if data[i : i + 4] == b"\0\0\1\xb3"]
+    extensions = [i for i in range(len(data)) if data[i : i + 4] == b"\0\0\1\xb5" and data[i + 4] >> 4 == 1]
+    assert sizes and len(extensions) == len(sizes)
+    for i in sizes:  # 16000 x 16000: the lower 12 bits of each, then the upper 2 in the extension
+        data[i + 4 : i + 7] = b"\xe8\x0e\x80"
+    for i in extensions:
+        data[i + 5] |= 1
+        data[i + 6] |= 0xE0
+    path.write_bytes(data)
+    done = subprocess.run([tool, "read", str(path)], capture_output=True, text=True)
+    # By FFmpeg's decoder, which was given a limit: the size never became the stream's.
+    assert done.returncode == 1 and "cannot find the size of its pictures" in done.stderr, done.stderr
 
 
 def test_a_clip_on_its_side_is_turned(tool, ffmpeg, tmp_path):
@@ -246,7 +272,7 @@ def test_a_clip_on_its_side_is_turned(tool, ffmpeg, tmp_path):
         ):
             break
     else:
-        pytest.skip("this ffmpeg turns no clip")
+        lacking("this ffmpeg turns no clip")
     clip = read(tool, turned)
     assert clip.shape[1:3] == (64, 32)
     assert np.abs(clip.astype(int) - decoded(turned, 32, 64)).mean() < 4

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +17,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from reference_shapes import CLASSES, HUES, coverage
-from tools import built_tool
+from tools import built_program, built_tool
 
 
 def program():
-    path = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
-    if not path.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"the program was not found: {path}")
-        pytest.skip("the program was not built")
-    return str(path)
+    return str(built_program())
 
 
 def dataset(*arguments, cwd, code=0):
@@ -81,6 +75,7 @@ def test_files_and_list_agree(drawings):
 
 def test_drawings_are_the_referee_s(drawings):
     """Coverage by the referee's distances at 4 samples a side, and its hues."""
+    plain = 0
     for line in lines_of(drawings):
         place = (line[key] for key in ("class", "x", "y", "radius", "angle"))
         cover = coverage(*place, size=64).numpy()
@@ -94,6 +89,8 @@ def test_drawings_are_the_referee_s(drawings):
             expected = tint + (colour - tint) * cover[..., None]
             assert np.abs(picture - expected).max() < 0.15, line
             assert np.abs(picture - expected).mean() < 0.003, line
+            plain += 1
+    assert plain > 10
 
 
 def test_round_trip(drawings):
@@ -138,6 +135,20 @@ def test_ctrl_c(tmp_path):
     files = {line["file"] for line in lines_of(tmp_path / "d")}
     assert files == {str(path.relative_to(tmp_path / "d")) for path in (tmp_path / "d").rglob("*.png")}
     assert {path.suffix for path in (tmp_path / "d").rglob("*") if path.is_file()} == {".png", ".jsonl"}
+
+
+def test_what_a_killed_process_left_goes(tmp_path):
+    words = ["shapes", "--count", 20, "-o", "d", "-y"]
+    killed = subprocess.run(
+        [program(), "dataset", *map(str, words)],
+        cwd=tmp_path,
+        env=os.environ | {"POM_FAILPOINT": "atomic_file.rename:9"},
+        stderr=subprocess.DEVNULL,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob(".pom-tmp-*"))) == 1
+    dataset(*words, cwd=tmp_path)
+    assert not list(tmp_path.rglob(".pom-tmp-*")) and len(list(tmp_path.rglob("*.png"))) == 20
 
 
 # --- folders of pictures ---

@@ -35,12 +35,14 @@ Where they do not:
 import math
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("diffusers")
+from tools import built_tool, referee
+
+referee("diffusers")
 from diffusers.schedulers import scheduling_ddpm  # noqa: E402
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler  # noqa: E402
 from diffusers.schedulers.scheduling_ddpm import DDPMScheduler  # noqa: E402
@@ -52,7 +54,6 @@ from diffusers.schedulers.scheduling_flow_match_euler_discrete import (  # noqa:
 from diffusers.schedulers.scheduling_flow_match_heun_discrete import (  # noqa: E402
     FlowMatchHeunDiscreteScheduler,
 )
-from safetensors.torch import load_file, save_file  # noqa: E402
 
 VARIANCES = ["linear", "sine", "cosine", "sigmoid"]
 WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -62,13 +63,7 @@ MEANS = torch.tensor([[-1.0, 0.4, 0.1], [0.8, 0.9, -0.3], [0.5, -1.1, 0.6]], dty
 
 @pytest.fixture(scope="session")
 def tool():
-    library = os.environ.get("LIBPOM_LIBRARY", "")
-    given = os.environ.get("LIBPOM_SAMPLER_TOOL") or str(Path(library).parent / "tests" / "sampler_tool")
-    if Path(given).is_file():
-        return given
-    if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-        pytest.fail(f"{given} was not found and LIBPOM_REQUIRE_EXTENSION is set")
-    pytest.skip("sampler_tool was not found")
+    return os.environ.get("LIBPOM_SAMPLER_TOOL") or str(built_tool("sampler_tool"))
 
 
 class Road:

@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from tools import built_program, referee
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -21,7 +23,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-RUN_PAGES = [ROOT / "docs" / page for page in ("guide.md", "models.md", "samplers.md")]
+RUN_PAGES = [ROOT / "docs" / page for page in ("guide.md", "models.md")]
 PICTURES = ROOT / "docs" / "pictures"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```(sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -83,11 +85,7 @@ def sessions(page):
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
     """Runs commands as bash does, `pom` among them, in a folder with assets, recipes and nothing else."""
-    program = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
-    if not program.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"the program was not found: {program}")
-        pytest.skip("the program was not built")
+    program = built_program()
     folder = tmp_path_factory.mktemp("guide")
     for kept in ("assets", "recipes"):
         (folder / kept).symlink_to(ROOT / kept)
@@ -130,14 +128,15 @@ def test_commands_of_the_guide_run(guide):
 
 @pytest.mark.parametrize("page", [page for page in RUN_PAGES if page.name != "guide.md"], ids=name)
 def test_commands_run(page, shell):
-    for commands, output in sessions(page):
+    found = list(sessions(page))
+    assert found, f"{name(page)} has no command to run"
+    for commands, output in found:
         check_session(page, commands, output, shell(commands, output))
 
 
 def texts(picture):
     """What the PNG says made it, apart from the version."""
-    from PIL import Image
-
+    Image = referee("PIL.Image")
     text = {key: json.loads(value) for key, value in Image.open(picture).text.items() if key != "parameters"}
     return {key: {k: v for k, v in value.items() if k != "version"} for key, value in text.items()}
 
@@ -148,7 +147,7 @@ def texts(picture):
 def test_pictures_are_what_the_guide_makes(picture, guide):
     """With the settings shown and the weights that are there; docs/make_pictures.sh makes them anew. Another
     processor may round a grey level otherwise."""
-    numpy, Image = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
+    numpy, Image = referee("numpy"), referee("PIL.Image")
     made = guide[1] / "out" / picture.relative_to(PICTURES)
     assert made.is_file(), f"no command of docs/guide.md makes {name(picture)}"
     assert texts(picture) == texts(made)

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import libpom
-from test_cli import CONFIG, pom, program, write_model
+from test_cli import CONFIG, pom, write_model
+from tools import built_program, built_tool
 
 SHAPES = ["circle", "square", "triangle", "star", "heart", "ring", "cross", "moon", "diamond", "hexagon"]
 BRIEF = ["--judge-steps", "30", "--seeds", "2"]
@@ -24,9 +24,7 @@ BRIEF = ["--judge-steps", "30", "--seeds", "2"]
 
 @pytest.fixture(scope="module", autouse=True)
 def _program_is_there():
-    path = program()
-    if not (path and path.is_file()):
-        pytest.skip("the program was not built")
+    built_program()
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +175,7 @@ def referee(a, b):
 
 @pytest.mark.parametrize(("rows", "features"), [(200, 5), (500, 64), (40, 1)])
 def test_frechet_distance(tmp_path, rows, features):
-    tool = Path(program()).parent / "tests" / "frechet_tool"
-    if not tool.is_file():
-        pytest.skip("frechet_tool was not built")
+    tool = built_tool("frechet_tool")
     random = np.random.default_rng(features)
     mix = random.normal(size=(features, features))
     a, b = random.normal(size=(rows, features)) @ mix, random.normal(size=(rows, features)) + 0.3

@@ -21,8 +21,9 @@ from test_cli import (  # noqa: F401
     program,
 )
 from test_cli_video import clips, near  # noqa: F401
+from tools import referee
 
-Image = pytest.importorskip("PIL.Image")
+Image = referee("PIL.Image")
 
 SPLITS = ["training", "new_wordings", "new_pairs", "new_both"]
 MEASURES = ["shape", "colour", "direction"]
@@ -62,6 +63,9 @@ def adds_up(rows, count, splits=SPLITS, lengths=(1,)):
             found = row[measure]
             assert 0 <= found["right"] <= count and found["rate"] == pytest.approx(found["right"] / count)
             assert (found["low"], found["high"]) == pytest.approx(wilson(found["right"], count), abs=1e-5)
+        misfit = row["misfit"]
+        assert 0 <= misfit["mean"] <= misfit["worst"] and misfit["most_allowed"] == 0.06
+        assert row["shape"]["right"] <= count - misfit["of_no_shape"] - misfit["nothing_found"]
 
 
 class TestReport:
@@ -75,6 +79,8 @@ class TestReport:
         assert (found["splits"], found["lengths"]) == (SPLITS, [1])
         adds_up(found["drawings"], 3)
         adds_up(found["clips"], 3)
+        for row in found["clips"]:  # noise: whatever shape is nearest, it is none
+            assert row["misfit"]["of_no_shape"] + row["misfit"]["nothing_found"] == 3
         assert {row["window"] for row in found["clips"]} == {0}
 
     @pytest.mark.parametrize("frames", [4, 5])
@@ -91,7 +97,8 @@ class TestReport:
         assert max(map(len, lines)) <= 80
         assert lines[0] == "causal at 16x16, 8 frames, 12 a second"
         assert "window of 2 blocks" in lines and "no window" in lines
-        assert sum(" drawings " in line for line in lines) == 2 * 5
+        assert sum(" drawings " in line for line in lines) == 2 * 6
+        assert sum(line.startswith("misfit        clips     mean ") for line in lines) == 2
         for start in [*SPLITS, "all"]:
             assert sum(line.startswith(start) for line in lines) == 2
         assert "judging drawings" in result.stderr and "sampling, no window" in result.stderr
@@ -183,6 +190,7 @@ def test_the_judge_is_right_on_drawings(tmp_path):
     for row in found["drawings"]:
         for measure in MEASURES:
             assert row[measure]["rate"] >= 0.99, (row["split"], measure)
+        assert row["misfit"]["worst"] < 0.02 and row["misfit"]["of_no_shape"] == 0
 
 
 def test_drawings_far_into_a_stream(tmp_path):

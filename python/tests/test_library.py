@@ -1,6 +1,7 @@
 """Which library is loaded, and what happens when there is none."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,22 @@ def test_other_devices_fall_back(extension):
 
     assert _library.serves(torch.device("cpu"))
     assert not _library.serves(torch.device("xla"))
+
+
+def exported(library):
+    done = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+    return [line.split()[-1] for line in done.stdout.splitlines()]
+
+
+def test_only_our_names_are_exported(extension):
+    """A standard library or torch's templates among them would meet those of the process: where a compiler
+    links its standard library in, that ends in a crash far from here."""
+    names = exported(os.environ["LIBPOM_LIBRARY"])
+    ours = re.compile(r"_Z(TV|TT|TI|TS|GV|Th\w+?_|Tv\w+?_|Tc\w+?_)?NK?3pom")
+    assert [name for name in names if not ours.match(name)] == []
+    assert len(names) > 500 and any(name.startswith("_ZN3pom3ops16polynomial_mixer") for name in names)
+
+
+def test_the_program_exports_its_entry_alone(extension):
+    program = Path(os.environ["LIBPOM_LIBRARY"]).with_name("libpom_program.so")
+    assert exported(program) == ["pom_main"]

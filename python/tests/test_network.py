@@ -5,7 +5,6 @@ The program is tests/tools/network_tool.cpp, built beside the library.
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from reference_dipom import ReferenceDiPoM, variants
 from reference_vdipom import ReferenceVDiPoM, video_variants
+from tools import built_tool
 
 CASES = {
     **{f"order {k}": {"order": k, "order_expand": 2} for k in (1, 2, 3, 4)},
@@ -30,13 +30,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def tool():
-    library = os.environ.get("LIBPOM_LIBRARY", "")
-    program = Path(library).parent / "tests" / "network_tool"
-    if not program.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"{program} was not built")
-        pytest.skip("network_tool was not built")
-    return program
+    return built_tool("network_tool")
 
 
 def randomise(module):

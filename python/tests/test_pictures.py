@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-Image = pytest.importorskip("PIL.Image")
+from tools import referee
+
+Image = referee("PIL.Image")
 from PIL import ImageOps, PngImagePlugin  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

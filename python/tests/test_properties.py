@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import libpom
+from tools import referee
 
 F64 = {"rtol": 0, "atol": 1e-12}
 
@@ -303,7 +304,7 @@ def test_states_index_by_sequence(backend, pom):
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_states_are_saved(backend, pom, window, tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors = referee("safetensors.torch")
     x = tokens()
     _, state = pom.step_causal(x, pom.init_state(2, window))
     safetensors.save_file(state.state_dict(), tmp_path / "state.safetensors")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorboard")
 from PIL import Image
-from tensorboard.backend.event_processing import event_accumulator, event_file_loader
+
+from tools import referee
+
+referee("tensorboard")
+from tensorboard.backend.event_processing import event_accumulator, event_file_loader  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ["tests/tools/events_tool", "pom/io/events", "pom/io/json_header", "pom/io/safetensors_error"]

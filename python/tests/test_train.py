@@ -1,7 +1,6 @@
 """`pom train` as a person meets it: what it leaves, how it goes on, and what it says about mistakes."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -12,11 +11,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tools import bound_by_permissions, referee
 from training import (
     RECIPE,
     checkpoints,
     differences,
     environment,
+    files,
+    full_disk_at,
     pom_train,
     program,
     read_checkpoint,
@@ -92,7 +94,7 @@ def test_the_model_is_the_average_and_samples(done, tmp_path):
 
 
 def test_tensorboard_reads_the_events(done):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = referee("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(done[1])).Reload()
     tags = events.Tags()
     assert {"train/loss", "train/rate", "validation/loss"} <= set(tags["scalars"])
@@ -121,26 +123,67 @@ def test_resume_from_the_run_folder_alone(copy):
     assert json.loads(result.stdout)["step"] == 260
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_save_and_leave(tmp_path, number):
+def endless(tmp_path, hangup):
+    """A run without end that has saved; `hangup` is what it does with SIGHUP unless it says otherwise."""
     recipe = write_recipe(tmp_path)
     words = [program(), "train", str(recipe), "-o", str(tmp_path / "run"), "--set", "run.steps=1000000"]
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        words,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
+    )
+    wait_for_step(tmp_path / "run", 1, process)
+    return recipe, process
+
+
+def wait_for_step(run, least, process):
+    """Until there is a checkpoint of this step or a later one; its step."""
     deadline = time.monotonic() + 60
-    while not checkpoints(tmp_path / "run") or "step_00000000" in checkpoints(tmp_path / "run")[-1].name:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
+    while True:
+        assert time.monotonic() < deadline and process.poll() is None
+        steps = [int(path.stem.removeprefix("step_")) for path in checkpoints(run)]
+        if steps and steps[-1] >= least:
+            return steps[-1]
+        time.sleep(0.01)
+
+
+def saved_and_left(process, number, run):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
-    step = json.loads(read_checkpoint(checkpoints(tmp_path / "run")[-1])[1]["state"])["step"]
+    step = json.loads(read_checkpoint(checkpoints(run)[-1])[1]["state"])["step"]
     assert f"saved at step {step}" in said
+    return step
+
+
+def test_ctrl_c_saves_and_leaves(tmp_path):
+    recipe, process = endless(tmp_path, signal.SIG_DFL)
+    process.send_signal(signal.SIGINT)
+    step = saved_and_left(process, signal.SIGINT, tmp_path / "run")
     # What was saved at that odd step goes on as if nothing had happened.
     target = step + 20 - step % 20
     for run, more in ((tmp_path / "run", ["--resume"]), (tmp_path / "whole", [])):
         result = pom_train(recipe, "-o", run, "--set", f"run.steps={target}", *more)
         assert result.returncode == 0, result.stderr
     assert differences(tmp_path / "run", tmp_path / "whole") == []
+
+
+def test_a_closed_terminal_saves_and_leaves(tmp_path):
+    """Also where it is told twice, by the shell and by the system."""
+    _, process = endless(tmp_path, signal.SIG_DFL)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    saved_and_left(process, signal.SIGHUP, tmp_path / "run")
+
+
+def test_under_nohup_only_sigterm_saves_and_leaves(tmp_path):
+    _, process = endless(tmp_path, signal.SIG_IGN)
+    process.send_signal(signal.SIGHUP)
+    step = wait_for_step(tmp_path / "run", 1, process)
+    wait_for_step(tmp_path / "run", step + 40, process)
+    process.send_signal(signal.SIGTERM)
+    saved_and_left(process, signal.SIGTERM, tmp_path / "run")
 
 
 def test_minutes_save_and_leave(tmp_path):
@@ -174,9 +217,10 @@ def test_a_branch_from_an_earlier_checkpoint(copy, tmp_path):
     words = ["--set", "run.steps=240", "--set", "optimizer.cooldown=40"]
     assert pom_train(recipe, "-o", planned, *words).returncode == 0
     assert [name for name in differences(branch, planned) if not name.startswith("cooldown")] == []
-    refused(pom_train(recipe, "--from", early, "-o", run), "holds a run already")
+    refused(pom_train(recipe, "--from", early, "-o", run), "holds a run already", code=2)
     refused(pom_train(recipe, "--from", early), "--from", code=2)
     refused(pom_train(recipe, "--from", recipe, "-o", tmp_path / "other"), "tiny.toml")
+    assert not (tmp_path / "other").exists()
 
 
 def test_other_data_is_noticed(pictures, tmp_path):
@@ -187,7 +231,7 @@ def test_other_data_is_noticed(pictures, tmp_path):
     result = pom_train(recipe, "-o", run, "--resume", *words, "--set", "run.steps=50")
     assert result.returncode == 0 and "had 22" in result.stderr, result.stderr
     (pictures / "red").rename(pictures / "amber")
-    refused(pom_train(recipe, "-o", run, "--resume", *words), "the classes of the data")
+    refused(pom_train(recipe, "-o", run, "--resume", *words), "the classes of the data", code=2)
 
 
 def test_a_cooldown_goes_on_after_a_stop(copy, tmp_path):
@@ -218,6 +262,7 @@ def test_init_from_another_network_is_refused(done, tmp_path):
         *(recipe, "-o", tmp_path / "x", "--init-from", run / "model", "--set", "network.order=3")
     )
     assert result.returncode == 1 and "network.order: expected 3" in result.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_batches_in_parts_are_the_same_batches(tmp_path):
@@ -231,13 +276,12 @@ def test_batches_in_parts_are_the_same_batches(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
-def test_bf16_learns_like_fp32(tmp_path):
-    recipe = write_recipe(tmp_path)
+def test_bf16_learns_like_fp32(done, tmp_path):
+    recipe, whole = done
+    result = pom_train(recipe, "-o", tmp_path / "run", "--set", "run.precision=bf16")
+    assert result.returncode == 0, result.stderr
     losses = []
-    for precision in ("fp32", "bf16"):
-        run = tmp_path / precision
-        result = pom_train(recipe, "-o", run, "--set", f"run.precision={precision}")
-        assert result.returncode == 0, result.stderr
+    for run in (whole, tmp_path / "run"):
         losses.append(records(run)[-1]["validation_loss"])
         tensors, _ = read_checkpoint(checkpoints(run)[-1])
         assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
@@ -288,13 +332,21 @@ def test_recipes_with_a_mistake(tmp_path, change, words):
         (["--set", "optimizer.lr"], "expected field=value"),
         (["--set", "optimizer.rate=3"], "unknown field"),
         (["--set", "batch.size=four"], "batch.size: expected an integer"),
+        (["--set", "run.name=../../../x"], "run.name: expected at most 200 letters, digits"),
+        (["--set", "run.name=/tmp/x"], 'got "/tmp/x"'),
+        (["--set", 'run.name="a\\nb"'], 'got "a\\nb"'),
+        (["--set", "sample.sampler=xx"], 'sampler: there is no "xx"'),
+        (["--set", "network.classes=12"], "network.classes: expected 10, as the data has, got 12"),
         (["--cooldown", "5"], "expected with --resume"),
+        (["--resume", "--init-from", "x"], "--init-from: expected without --resume"),
         (["--steps", "5"], "--steps"),
     ],
 )
 def test_flags_with_a_mistake(tmp_path, words, said):
-    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "run", *words), said, code=2)
-    assert not (tmp_path / "run").exists()
+    recipe = write_recipe(tmp_path)
+    refused(pom_train(recipe, "-o", tmp_path / "run", *words), said, code=2)
+    refused(pom_train(recipe, "--dry-run", *words, cwd=tmp_path), said, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
 def test_no_recipe(tmp_path):
@@ -303,11 +355,58 @@ def test_no_recipe(tmp_path):
     refused(pom_train(tmp_path), "is a folder", code=2)
 
 
-def test_a_folder_with_a_run_is_not_overwritten(copy):
+@pytest.mark.parametrize("more", [[], ["--from", "CHECKPOINT"], ["--init-from", "MODEL"]])
+def test_a_folder_with_a_run_takes_no_other(copy, tmp_path, more):
+    """With its checkpoints, and without them: people remove them, they are large."""
     recipe, run = copy
-    before = sorted(path.name for path in run.rglob("*"))
-    refused(pom_train(recipe, "-o", run), "holds a run already", "--resume")
-    assert sorted(path.name for path in run.rglob("*")) == before
+    kept = shutil.copy(checkpoints(run)[0], tmp_path / "kept.safetensors")
+    more = [{"CHECKPOINT": kept, "MODEL": run / "model"}.get(word, word) for word in more]
+    ways = ["holds a run already", "--resume", "-o DIR", f"--init-from {run / 'model'}"]
+    for _ in range(2):
+        before = files(run)
+        refused(pom_train(recipe, "-o", run, *more), *ways, code=2)
+        assert files(run) == before
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def test_going_on_without_a_checkpoint_is_refused(copy, tmp_path):
+    recipe, run = copy
+    shutil.rmtree(run / "checkpoints")
+    before = files(run)
+    for words in ([recipe, "-o", run], [run], [run, "--cooldown", "10"]):
+        refused(pom_train(*words, "--resume"), "expected a checkpoint", "--init-from", "-o DIR", code=2)
+    assert files(run) == before
+    refused(pom_train(run, "--resume", "-o", tmp_path / "elsewhere"), "which holds none", code=2)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_model_is_not_replaced_by_an_earlier_one(copy):
+    """Neither by a run that would end before it, nor on the way to where it was."""
+    recipe, run = copy
+    for path in checkpoints(run)[1:]:
+        path.unlink()
+    before = files(run / "model")
+    result = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=220")
+    refused(result, "holds the weights of step 240", "step 200 to step 220", "--from", code=2)
+    words = ["--resume", "--set", "optimizer.lr=1e-3"]
+    env = environment(
+        POM_FAILPOINT="atomic_file.rename:4"
+    )  # after recipe, run.json and the checkpoint of 220
+    assert pom_train(recipe, "-o", run, *words, env=env).returncode == -signal.SIGKILL
+    assert files(run / "model") == before
+    result = pom_train(recipe, "-o", run, *words)
+    assert result.returncode == 0 and "keeps the weights of step 240 until then" in result.stderr
+    model, tensors = load_file(run / "model/model.safetensors"), read_checkpoint(checkpoints(run)[-1])[0]
+    assert all(torch.equal(model[name], tensors["ema/" + name].to(torch.bfloat16)) for name in model)
+    assert files(run / "model") != before
+
+
+def test_a_model_that_was_removed_is_made_again(copy):
+    _, run = copy
+    before = files(run / "model")
+    shutil.rmtree(run / "model")
+    assert pom_train(run, "--resume").returncode == 0
+    assert files(run / "model") == before
 
 
 def test_two_trainers_in_one_folder(tmp_path):
@@ -329,10 +428,10 @@ def test_two_trainers_in_one_folder(tmp_path):
 def test_resume_with_a_changed_recipe(copy):
     recipe, run = copy
     result = pom_train(recipe, "-o", run, "--resume", "--set", "network.dim=32", "--set", "optimizer.lr=1e-3")
-    refused(result, "network.dim: 16 -> 32", "everything else may change", "--init-from")
+    refused(result, "network.dim: 16 -> 32", "everything else may change", "--init-from", code=2)
     assert "optimizer.lr" not in result.stderr
     result = pom_train(recipe, "-o", run, "--resume", "--set", "optimizer.kind=muon")
-    refused(result, 'optimizer.kind: "adamw" -> "muon"')
+    refused(result, 'optimizer.kind: "adamw" -> "muon"', code=2)
     result = pom_train(recipe, "-o", run, "--resume", "--set", "optimizer.lr=1e-3", "--set", "run.steps=250")
     assert result.returncode == 0
     assert "optimizer.lr: 0.002 -> 0.001" in result.stderr and "run.steps: 240 -> 250" in result.stderr
@@ -352,18 +451,27 @@ def test_a_damaged_checkpoint_is_left_out(copy, damage):
     assert state_of(read_checkpoint(checkpoints(run)[-1])[1])["step"] == 240
 
 
-@pytest.mark.parametrize("failpoint", ["write:60", "sync:5", "rename:5"])
-def test_a_full_disk(copy, failpoint):
-    """At the checkpoint itself: before it come recipe.toml, run.json, config.json and model.safetensors."""
+def test_a_full_disk(copy):
+    """At each file in turn, the last of them the checkpoint. What was logged stays, and is made again."""
     recipe, run = copy
     before = {path.name: path.read_bytes() for path in checkpoints(run)}
-    env = environment(POM_FAILPOINT=f"atomic_file.{failpoint}:ENOSPC")
+    words = [recipe, "-o", run, "--resume", "--set", "run.steps=260"]
+    full_disk_at("checkpoints/step_00000260.safetensors", *words)
+    assert {path.name: path.read_bytes() for path in checkpoints(run)} == before
+    assert not list(run.rglob(".pom-tmp-*"))
+    assert records(run)[-1]["step"] == 260
+    again = pom_train(*words)
+    assert again.returncode == 0 and state_of(read_checkpoint(checkpoints(run)[-1])[1])["step"] == 260
+
+
+def test_a_full_disk_within_a_checkpoint(copy):
+    recipe, run = copy
+    before = {path.name: path.read_bytes() for path in checkpoints(run)}
+    env = environment(POM_FAILPOINT="atomic_file.write:60:ENOSPC")
     result = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=300", env=env)
     refused(result, "No space left on device", "checkpoints/step_00000260.safetensors")
     assert {path.name: path.read_bytes() for path in checkpoints(run)} == before
     assert not list(run.rglob(".pom-tmp-*"))
-    again = pom_train(recipe, "-o", run, "--resume", "--set", "run.steps=300")
-    assert again.returncode == 0 and state_of(read_checkpoint(checkpoints(run)[-1])[1])["step"] == 300
 
 
 def test_a_full_disk_is_found_before_the_work(tmp_path):
@@ -380,10 +488,11 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     refused(result, "/proc/pom", "cannot make the folder")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    refused(pom_train(write_recipe(tmp_path), "-o", tmp_path / "locked" / "run"), "Permission denied")
+    words = [program(), "train", write_recipe(tmp_path), "-o", tmp_path / "locked" / "run"]
+    words = list(map(str, [*bound_by_permissions(), *words]))
+    refused(subprocess.run(words, env=environment(), capture_output=True, text=True), "Permission denied")
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):
@@ -426,6 +535,8 @@ def test_folders_with_a_mistake(pictures, tmp_path):
 
     refused(train(tmp_path / "nowhere"), "nowhere")
     refused(train(pictures / "red" / "03.jpg"), "03.jpg")
+    shutil.copytree(pictures / "red", pictures / "1")
+    refused(train(pictures), "classes[0]: expected a name, or its own number, got the number 1", code=2)
     (pictures / "green").mkdir()
     refused(train(pictures), "green")
     assert not (tmp_path / "run").exists()

@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from reference_dipom import ReferenceDiPoM
 from tools import built_tool
 
-RECIPE = """
+STEPS, WARMUP, COOLDOWN = 80, 10, 30
+RECIPE = f"""
 [run]
-steps = 200
+steps = {STEPS}
 precision = "fp64"
 seed = 3
 [data]
@@ -33,8 +34,8 @@ label_drop = 0.2
 [optimizer]
 lr = 3e-3
 weight_decay = 0.05
-warmup = 20
-cooldown = 60
+warmup = {WARMUP}
+cooldown = {COOLDOWN}
 clip = 0.5
 [ema]
 decay = 0.98
@@ -101,11 +102,11 @@ def reference_losses(module, settings, x0, noise, t, labels):
     return each
 
 
-def rate_of(step, steps=200, peak=3e-3, warmup=20, cooldown=60):
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    since = step - (steps - cooldown)
-    return peak if since < 0 else peak * (1 - math.sqrt(since / cooldown))
+def rate_of(step, peak=3e-3):
+    if step < WARMUP:
+        return peak * (step + 1) / WARMUP
+    since = step - (STEPS - COOLDOWN)
+    return peak if since < 0 else peak * (1 - math.sqrt(since / COOLDOWN))
 
 
 class Trainer:
@@ -151,14 +152,14 @@ class Trainer:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_hundred_steps(tool, tmp_path, name, monkeypatch):
+def test_every_step(tool, tmp_path, name, monkeypatch):
     # torch's Muon makes matrices orthogonal in bf16; here it stays in fp64, as the trainer does on a CPU.
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     settings = CASES[name]
     ours = run(tool, tmp_path, settings)
     trainer = Trainer(settings, group(ours, "start"))
     x0 = (ours["pictures"].float() / 127.5 - 1).double()  # pictures become fp32 first
-    for step in range(200):
+    for step in range(STEPS):
         drawn = [ours[key][step] for key in ("noise", "times", "labels")]
         loss, norm = trainer.step(step, x0[step], *drawn)
         assert ours["loss"][step].item() == pytest.approx(loss, rel=1e-6), step

@@ -5,13 +5,13 @@ The program is tests/tools/video_tool.cpp, built beside the library.
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from reference_vdipom import ReferenceVDiPoM
+from tools import built_tool
 
 CASES = {
     "no mask": {"temporal_mask": "none"},
@@ -42,13 +42,23 @@ TOLERANCE = 1e-10
 
 @pytest.fixture(scope="module")
 def tool():
-    library = os.environ.get("LIBPOM_LIBRARY", "")
-    program = Path(library).parent / "tests" / "video_tool"
-    if not program.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"{program} was not built")
-        pytest.skip("video_tool was not built")
-    return program
+    return built_tool("video_tool")
+
+
+@pytest.fixture(scope="module")
+def served(tool):
+    """What the tool is asked, by words; one process for all of them, which starts once."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([tool, "lines"], env=environment, **pipes) as process:
+
+        def ask(*words):
+            process.stdin.write("\t".join(map(str, words)) + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "\n"
+
+        yield ask
+        process.stdin.close()
 
 
 def randomise(module):
@@ -58,14 +68,14 @@ def randomise(module):
             parameter.normal_(0, 0.7 / max(1, parameter.shape[-1]) ** 0.5 if parameter.dim() > 1 else 0.3)
 
 
-def run(tool, folder, module, settings, inputs):
+def run(served, folder, module, settings, inputs):
     save_file(
         {name: tensor.contiguous() for name, tensor in module.state_dict().items()}, folder / "w.safetensors"
     )
     save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, folder / "in.safetensors")
     words = [f"{key}={value}" for key, value in settings.items()]
     files = [folder / name for name in ("w.safetensors", "in.safetensors", "out.safetensors")]
-    subprocess.run([tool, "run", *files, *words], check=True, env=os.environ | {"OMP_NUM_THREADS": "2"})
+    served("run", *files, *words)
     return load_file(files[2])
 
 
@@ -92,14 +102,14 @@ def close(got, expected):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_output_and_gradients(tool, tmp_path, name):
+def test_output_and_gradients(served, tmp_path, name):
     torch.manual_seed(1)
     settings = SHAPE | CASES[name]
     size, each = settings.pop("size", (6, 4, 6)), settings.pop("each", False)
     module = ReferenceVDiPoM(**settings).double()
     randomise(module)
     inputs = draw(settings, size, each)
-    out = run(tool, tmp_path, module, settings, inputs)
+    out = run(served, tmp_path, module, settings, inputs)
 
     x, text = inputs["x"].requires_grad_(True), inputs["text"].requires_grad_(True)
     expected = module(x, inputs["t"], text, inputs["mask"].bool(), inputs["first"])
@@ -114,14 +124,14 @@ def test_output_and_gradients(tool, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].get("temporal_mask") != "none"])
-def test_block_by_block(tool, tmp_path, name):
+def test_block_by_block(served, tmp_path, name):
     torch.manual_seed(2)
     settings = SHAPE | CASES[name]
     size, each = settings.pop("size", (10, 4, 6)), settings.pop("each", False)
     module = ReferenceVDiPoM(**settings).double()
     randomise(module)
     inputs = draw(settings, size, each, same_time=True)
-    out = run(tool, tmp_path, module, settings, inputs)
+    out = run(served, tmp_path, module, settings, inputs)
     with torch.no_grad():
         arguments = inputs["x"], inputs["t"], inputs["text"]
         expected = module(*arguments, inputs["mask"].bool(), inputs["first"])

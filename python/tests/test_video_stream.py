@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reference_vdipom import ReferenceVDiPoM
-from test_video_network import SHAPE, randomise, tool  # noqa: F401
+from test_video_network import SHAPE, randomise, served, tool  # noqa: F401
 
 TOLERANCE = 1e-5  # on pictures in [0, 1]
 CASES = {
@@ -44,19 +44,22 @@ def draw(blocks):
     }
 
 
-def stream(tool, folder, module, settings, inputs):  # noqa: F811
+def stream(ask, folder, module, settings, inputs):
     save_file({key: value.float().contiguous() for key, value in module.state_dict().items()}, folder / "w")
     save_file(inputs, folder / "in")
-    words = [f"{key}={value}" for key, value in settings.items()]
     files = [folder / name for name in ("w", "in", "out")]
-    result = subprocess.run(
-        [tool, "stream", *files, *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "2"},
-    )
-    assert result.returncode == 0, result.stderr
+    ask("stream", *files, *(f"{key}={value}" for key, value in settings.items()))
     return load_file(files[2])
+
+
+@pytest.fixture
+def new_process(tool):  # noqa: F811
+    def ask(*words):
+        environment = os.environ | {"OMP_NUM_THREADS": "2"}
+        result = subprocess.run([tool, *map(str, words)], capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+
+    return ask
 
 
 def velocity(module, x, t, inputs, settings):
@@ -97,10 +100,10 @@ def make_module():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_against_plain_torch(tool, tmp_path, make_module, name):  # noqa: F811
+def test_against_plain_torch(served, tmp_path, make_module, name):  # noqa: F811
     network, sampling = CASES[name]
     module, inputs, sampling = make_module(network), draw(5), sampling | {"steps": 5}
-    out = stream(tool, tmp_path, module, SHAPE | network | sampling, inputs)
+    out = stream(served, tmp_path, module, SHAPE | network | sampling, inputs)
     expected = sample(module, out["noise"].double(), inputs, sampling)
     assert (out["clip"] - expected).abs().max() / 2 < TOLERANCE
 
@@ -110,10 +113,10 @@ def test_against_plain_torch(tool, tmp_path, make_module, name):  # noqa: F811
     [{}, {"window": 2}, {"window": 2, "own_every": 2}, {"mixer": "attention", "heads": 4, "own_every": 2}],
     ids=str,
 )
-def test_goes_on_in_a_new_process(tool, tmp_path, make_module, network):  # noqa: F811
+def test_goes_on_in_a_new_process(new_process, tmp_path, make_module, network):
     module, inputs = make_module(network), draw(5)
     settings = SHAPE | network | {"sampler": "heun", "steps": 4, "scale": 2.0}
-    unbroken = stream(tool, tmp_path, module, settings, inputs)["clip"]
+    unbroken = stream(new_process, tmp_path, module, settings, inputs)["clip"]
     parts, frames = [], 0
     for blocks in (1, 3, 1):
         some = dict(inputs)
@@ -123,6 +126,6 @@ def test_goes_on_in_a_new_process(tool, tmp_path, make_module, network):  # noqa
         if frames:
             files["continue"] = tmp_path / f"state{frames}"
             some["seeds"] = torch.zeros(2, dtype=torch.int64)  # the state has the right ones
-        parts.append(stream(tool, tmp_path, module, settings | files, some)["clip"])
+        parts.append(stream(new_process, tmp_path, module, settings | files, some)["clip"])
         frames += blocks
     assert torch.equal(torch.cat(parts, dim=2), unbroken)

@@ -1,16 +1,76 @@
-"""Programs of tests/tools, which lie beside the library that is tested."""
+"""What tests need and a machine may lack: the program and the tools beside the library that is tested, and
+other people's packages as referees. Where it is not there a test is skipped, or fails where
+$LIBPOM_REQUIRE_EXTENSION=1 demands everything, as CI does."""
 
+import importlib
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+OF_NEWER_PYTHONS = ("diffusers", "tensorboard")  # requirements.txt has them from Python 3.11 on
+
+
+def everything_is_demanded() -> bool:
+    return os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0")
+
+
+def lacking(reason: str):
+    """Ends the test, or the file that is being collected."""
+    if everything_is_demanded():
+        pytest.fail(f"{reason}, and LIBPOM_REQUIRE_EXTENSION is set")
+    pytest.skip(reason, allow_module_level=True)
+
+
+def _beside_the_library(name: str) -> Path:
+    path = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / name
+    if not path.is_file():
+        lacking(f"{path} was not built")
+    return path
+
+
+def built_program() -> Path:
+    """The program pom."""
+    return _beside_the_library("pom")
+
 
 def built_tool(name: str) -> Path:
-    """Its path; a skip, or a failure where CI demands everything, where it was not built."""
-    program = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "tests" / name
-    if not program.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"{program} was not built")
-        pytest.skip(f"{name} was not built")
-    return program
+    """A program of tests/tools."""
+    return _beside_the_library(f"tests/{name}")
+
+
+def referee(name: str):
+    """A module that judges ours."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        if name.split(".")[0] in OF_NEWER_PYTHONS and sys.version_info < (3, 11):
+            pytest.skip(f"{name} is not installed: it needs Python 3.11", allow_module_level=True)
+        lacking(f"{name} is not installed")
+
+
+def installed(name: str) -> str:
+    """The path of a program of the system."""
+    return shutil.which(name) or lacking(f"{name} is not installed")
+
+
+def ffmpeg_is_there() -> None:
+    """The build has FFmpeg's libraries, and its programs are here to judge them."""
+    said = subprocess.run([built_tool("clip_tool"), "libraries"], capture_output=True, text=True, check=True)
+    if not said.stdout.strip():
+        lacking("this build has no FFmpeg")
+    for name in ("ffmpeg", "ffprobe"):
+        installed(name)
+
+
+def bound_by_permissions() -> list[str]:
+    """What comes before a command so that folders without permission are closed to it, also for root."""
+    if os.geteuid() != 0:
+        return []
+    words = ["setpriv", "--bounding-set", "-dac_override", "--"]
+    if shutil.which(words[0]) is None or subprocess.run([*words, "true"]).returncode != 0:
+        pytest.skip("root cannot give up its rights here")
+    return words

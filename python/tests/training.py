@@ -4,11 +4,12 @@ import hashlib
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
+
+from tools import built_program
 
 RECIPE = """
 [run]
@@ -39,12 +40,7 @@ keep = 3
 
 
 def program():
-    path = Path(os.environ.get("LIBPOM_LIBRARY", "")).parent / "pom"
-    if not path.is_file():
-        if os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0"):
-            pytest.fail(f"the program was not found: {path}")
-        pytest.skip("the program was not built")
-    return str(path)
+    return str(built_program())
 
 
 def environment(**more):
@@ -56,6 +52,16 @@ def pom_train(*arguments, env=None, **options):
     words = [program(), "train", *map(str, arguments)]
     options = {"capture_output": True, "text": True, "timeout": 300} | options
     return subprocess.run(words, env=env or environment(), **options)
+
+
+def full_disk_at(file, *arguments):
+    """Trains on a disk that is full when this file is written: one attempt for each file before it."""
+    for number in range(1, 40):
+        result = pom_train(*arguments, env=environment(POM_FAILPOINT=f"atomic_file.sync:{number}:ENOSPC"))
+        assert result.returncode == 1 and "No space left on device" in result.stderr, result.stderr
+        if file in result.stderr:
+            return
+    pytest.fail(f"{file} was never written")
 
 
 def write_recipe(folder, text=RECIPE):
@@ -98,6 +104,12 @@ def digest(tensors, metadata):
 
 def write_checkpoint(path, tensors, metadata):
     save_file(tensors, path, metadata | {"sha256": digest(tensors, metadata)})
+
+
+def files(folder):
+    """Every file below a folder, with what is in it; the lock has the number of whoever looked last."""
+    names = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in names}
 
 
 def state_of(metadata):

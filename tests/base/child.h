@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ struct Ending {
   bool killed = false;  // by SIGKILL
   int code = -1;        // 0: all was well; 1: a pom::Error; 2: anything else
   std::string error;
+  long peak_mib = 0;  // of memory, with what the parent had when it began
 };
 
 template <class Action>
@@ -53,7 +55,9 @@ Ending in_child(const char* failpoint, Action action) {
     ending.error.append(piece.data(), static_cast<std::size_t>(size));
   ::close(ends[0]);
   int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child) return ending;
+  struct rusage used;
+  if (child < 0 || ::wait4(child, &status, 0, &used) != child) return ending;
+  ending.peak_mib = used.ru_maxrss / 1024;
   ending.killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   if (WIFEXITED(status)) ending.code = WEXITSTATUS(status);
   return ending;

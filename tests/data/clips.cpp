@@ -98,6 +98,44 @@ TEST_F(FolderTest, MistakesOfFoldersAreNamed) {
   mentions(error_of([&] { find_clips(folder.string()); }), "expected clips, got none");
 }
 
+// Tables come from strangers, with the folder or in place of it.
+TEST_F(FolderTest, NoRowLeadsOutOfTheFolder) {
+  put("secret.mp4", "");
+  put("clips/sub/one.mp4", "");
+  const fs::path root = folder / "clips";
+  fs::create_symlink(folder, root / "out");
+  fs::create_symlink("../secret.mp4", root / "out.mp4");
+  fs::create_symlink("sub/one.mp4", root / "in.mp4");
+  fs::create_directory_symlink(root, folder / "linked");
+  const auto row = [&](const std::string& file) {
+    put("clips/captions.csv", "file,caption\nsub/one.mp4,first\n" + file + ",second\n");
+  };
+  for (const std::string& bad :
+       {(folder / "secret.mp4").string(), (root / "in.mp4").string(), std::string("../secret.mp4"),
+        std::string("sub/../../secret.mp4"), std::string("../clips/in.mp4"), std::string("out.mp4"),
+        std::string("out/secret.mp4"), std::string("out/none.mp4")}) {
+    row(bad);
+    const std::string error = error_of([&] { find_clips(root.string()); });
+    EXPECT_NE(error.find("captions.csv: row 3: expected a file within the folder"), std::string::npos)
+        << bad << ": " << error;
+  }
+  for (const std::string good : {"in.mp4", "sub/../in.mp4", "./missing.mp4", "sub/..two.mp4"}) {
+    row(good);
+    EXPECT_EQ(find_clips(root.string())[1].path, root / good);
+    EXPECT_EQ(find_clips((folder / "linked").string())[1].path, folder / "linked" / good);
+  }
+}
+
+TEST_F(FolderTest, CaptionsAreUtf8) {
+  put("a.mp4", "");
+  put("a.txt", "caf\xe9");
+  const std::string beside = error_of([&] { find_clips(folder.string()); });
+  EXPECT_NE(beside.find("a.txt: expected a caption in UTF-8"), std::string::npos) << beside;
+  put("captions.csv", "file,caption\na.mp4,caf\xc3\xa9\nb.mp4,caf\xe9\n");
+  const std::string table = error_of([&] { find_clips(folder.string()); });
+  EXPECT_NE(table.find("captions.csv: row 3: expected a caption in UTF-8"), std::string::npos) << table;
+}
+
 TEST_F(ClipsTest, AreReadAsTheyAre) {
   put_clip("a.gif", 4);
   put("a.txt", "getting lighter");

@@ -96,6 +96,21 @@ TEST_F(PictureFolderTest, BrokenPicturesAreFoundWhenTheyAreRead) {
   EXPECT_EQ(loader.broken(), 2);
 }
 
+// A head of a few bytes that claims gigabytes is refused before they are taken.
+TEST_F(PictureFolderTest, PicturesThatClaimTooMuchAreBroken) {
+  put_picture("a/1.jpg", 8, 8, {1, 2, 3});
+  std::ifstream file(folder / "a/1.jpg", std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const std::size_t head = bytes.find("\xff\xc0");
+  ASSERT_NE(head, std::string::npos);
+  bytes.replace(head + 5, 4, "\x3e\x80\x3e\x80");  // 16000 x 16000
+  put("a/1.jpg", bytes);
+  const std::string text = error_of([&] { open_dataset(config(), 0).training->get(0, 0); });
+  EXPECT_NE(text.find("1.jpg: size: expected at most 67108864 pixels (2^26), got 16000 x 16000"),
+            std::string::npos)
+      << text;
+}
+
 TEST_F(PictureFolderTest, WrittenDrawingsReadAsTheyWereDrawn) {
   constexpr std::int64_t width = 40, height = 28;
   std::vector<std::vector<std::uint8_t>> drawn(12);

@@ -3,6 +3,7 @@
 #include "pom/eval/sprite_judge.h"
 
 #include <algorithm>
+#include <functional>
 #include <gtest/gtest.h>
 
 #include <ATen/ops/cat.h>
@@ -112,14 +113,53 @@ TEST(SpriteJudge, SeesNothingWhereNothingIs) {
   EXPECT_FALSE(compare({}, {}).kind);
 }
 
-TEST(SpriteJudge, DrawingsFitAndNonsenseDoesNot) {
+TEST(SpriteJudge, DrawingsFitTheirShapes) {
   data::SpriteOptions options;
   options.two = 0;
-  const data::SpriteClip clip = data::sprite_clip_at(options, 3, 0);
-  EXPECT_LT(judge_sprite(drawn(clip, {}, 0, 0), 8).misfit, 0.01);
-  at::Tensor halves = at::full({3, 8, 32, 32}, 30, at::kByte);
-  halves.narrow(3, 3, 4).fill_(200);  // a bar that goes through the whole picture
-  EXPECT_GT(judge_sprite(halves, 8).misfit, 0.1);
+  for (int i = 0; i < 60; ++i) {
+    const data::SpriteClip clip = data::sprite_clip_at(options, 3, i);
+    EXPECT_LT(judge_sprite(drawn(clip, {}, 0, 0), 8).misfit, worst_fit / 4) << data::caption_of(clip);
+  }
+}
+
+// Red on dark, wherever `inside` says so of a place in a square of 16 pixels, which goes to the right.
+at::Tensor moving(const std::function<bool(int, int)>& inside) {
+  at::Tensor clip = at::full({3, 8, 32, 32}, 30, at::kByte);
+  for (int frame = 0; frame < 8; ++frame)
+    for (int y = 0; y < 16; ++y)
+      for (int x = 0; x < 16; ++x)
+        if (inside(x, y)) clip[0][frame][8 + y][4 + x + frame] = 220;
+  return clip;
+}
+
+// The judge names the nearest shape even here, and that must not count.
+TEST(SpriteJudge, WhatIsNoneOfTheShapesIsNotRight) {
+  at::Tensor bar = at::full({3, 8, 32, 32}, 30, at::kByte);
+  bar.narrow(3, 3, 4).fill_(200);  // through the whole picture
+  at::Tensor noise = at::full({3, 8, 32, 32}, 30, at::kByte);
+  for (std::int64_t i = 0; i < noise.numel() / 3; ++i)  // red dots, others in each frame
+    if (normal_at({7, noise_for::test, 0}, i) > 1.2) noise.data_ptr<std::uint8_t>()[i] = 220;
+  const at::Tensor corner = moving([](int x, int y) { return x < 4 || y >= 12; }),
+                   two = moving([](int x, int y) { return x < 5 || x >= 11; }),
+                   frame = moving([](int x, int y) { return x < 3 || y < 3 || x >= 13 || y >= 13; });
+  for (const at::Tensor& clip : {bar, noise, corner, two, frame}) {
+    const SpriteVerdict verdict = judge_sprite(clip, 8);
+    ASSERT_TRUE(verdict.found);
+    EXPECT_GT(verdict.misfit, worst_fit);
+    data::Sprite named;
+    named.kind = verdict.kind, named.hue = verdict.hue;
+    const SpriteAgreement agreement = compare(named, verdict);
+    EXPECT_FALSE(agreement.kind);
+    EXPECT_TRUE(agreement.hue);
+    SpriteScores scores;
+    scores.add(agreement);
+    EXPECT_EQ(scores.found, 1);
+    EXPECT_EQ(scores.fitting, 0);
+  }
+  SpriteScores nothing;
+  nothing.add(compare({}, judge_sprite(at::full({3, 8, 32, 32}, 80, at::kByte), 8)));
+  EXPECT_EQ(nothing.clips, 1);
+  EXPECT_EQ(nothing.found + nothing.fitting + nothing.kinds, 0);
 }
 
 TEST(SpriteJudge, MistakesAreNamed) {

@@ -126,8 +126,10 @@ TEST(ScoreTable, AddsUp) {
   const std::vector<std::string> splits = {"training", "new_both"};
   const std::vector<SpriteQuestion> questions = sprite_questions(splits, 0, 2);
   ScoreTable table(splits, {1, 10});
-  table.add(0, questions, std::vector<SpriteAgreement>{{true, true, true}, {true, false, false}, {}, {}});
-  table.add(1, questions, std::vector<SpriteAgreement>{{}, {}, {}, {false, true, true}});
+  table.add(
+      0, questions,
+      std::vector<SpriteAgreement>{{true, true, true, true, 0.01}, {true, false, false, true, 0.02}, {}, {}});
+  table.add(1, questions, std::vector<SpriteAgreement>{{}, {}, {}, {false, true, true, true, 0.5}});
   EXPECT_EQ(table.at(0, 0).clips, 2);
   EXPECT_EQ(table.at(0, 0).kinds, 2);
   EXPECT_EQ(table.at(0, 0).hues, 1);
@@ -139,6 +141,10 @@ TEST(ScoreTable, AddsUp) {
   EXPECT_EQ(table.over_splits(1).directions, 1);
   EXPECT_EQ(table.over_all().clips, 8);
   EXPECT_EQ(table.over_all().hues, 2);
+  EXPECT_EQ(table.over_all().found, 3);
+  EXPECT_EQ(table.over_all().fitting, 2);
+  EXPECT_DOUBLE_EQ(table.over_lengths(0).mean_misfit(), 0.015);
+  EXPECT_DOUBLE_EQ(table.over_all().worst_misfit, 0.5);
   EXPECT_THROW(table.add(2, questions, std::vector<SpriteAgreement>(4)), Error);
   EXPECT_THROW(table.add(0, questions, std::vector<SpriteAgreement>(3)), Error);
   EXPECT_THROW(table.add(0, sprite_questions({"new_pairs"}, 0, 1), std::vector<SpriteAgreement>(1)), Error);

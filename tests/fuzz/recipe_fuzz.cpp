@@ -36,6 +36,11 @@ void parse(std::string_view input) {
 
 }  // namespace
 
+// Draws tensors, which are not here.
+pom::data::Split pom::data::open_dataset(const DataConfig&, std::uint64_t) {
+  return {};
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   parse(fuzz::text_of(data, size));
   return 0;

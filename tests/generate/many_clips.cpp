@@ -151,6 +151,13 @@ TEST(ManyClips, WholeBlocksAndMistakes) {
   EXPECT_THROW(many.run(prompts, {1, 2}, 4, {}), Error);
   EXPECT_THROW(many.run({}, {}, 4, {}), Error);
   EXPECT_THROW(many.run(prompts, {1, 2, 3, 4, 5}, 0, {}), Error);
+  try {  // of all blocks at once
+    ManyClips(other, request_of(other)).run(prompts, {1, 2, 3, 4, 5}, 1'000'000'000, {});
+    ADD_FAILURE() << "more than memory holds was not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("memory: clips, 5 at a time, take about"), std::string::npos)
+        << error.what();
+  }
   std::atomic<bool> stop = true;
   ManyObserver observer;
   observer.stop = &stop;

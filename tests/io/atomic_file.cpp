@@ -1,6 +1,7 @@
 // Tests of atomic writing: what a reader of the path sees, what is left behind, and what the errors say.
 #include "pom/io/atomic_file.h"
 
+#include "tests/base/child.h"
 #include <csignal>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@ namespace pom::io {
 namespace {
 
 namespace fs = std::filesystem;
+using pom::testing::in_child;
 
 std::string contents(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -23,7 +25,7 @@ std::string contents(const fs::path& path) {
   return text.str();
 }
 
-class AtomicFileTest : public testing::Test {
+class AtomicFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "pom-atomic-XXXXXX").string();
@@ -263,6 +265,43 @@ TEST_F(AtomicFileTest, FailedRenameRemovesTemporary) {
   expect_parts(error_of([&] { file.commit(); }), {path.string(), "cannot rename into place"});
   EXPECT_EQ(files(), 1u);
   EXPECT_TRUE(fs::is_directory(path));
+}
+
+// ---- what killed processes left ----
+
+TEST_F(AtomicFileTest, WhatAKilledProcessLeftGoesWithTheNextWrite) {
+  const fs::path left = folder / ".pom-tmp-0123456789abcdef";
+  std::ofstream(left) << "half";
+  write_file_atomically(folder / "a", "x");
+  EXPECT_FALSE(fs::exists(left));
+  std::ofstream(left) << "half";
+  write_file_atomically(folder / "a", "y");
+  EXPECT_TRUE(fs::exists(left)) << "a folder is looked through once, not for each of its files";
+}
+
+TEST_F(AtomicFileTest, ATemporaryInUseStays) {
+  AtomicFile file(folder / "a");
+  file.write("half");
+  EXPECT_EQ(in_child("", [&] { remove_temporaries(folder); }).code, 0);
+  remove_temporaries(folder);
+  file.write(" and half");
+  file.commit();
+  EXPECT_EQ(contents(folder / "a"), "half and half");
+}
+
+TEST_F(AtomicFileTest, OnlyOurOwnTemporariesGo) {
+  const std::vector<std::string> others = {".pom-tmp-notes", ".pom-tmp-0123456789abcdeg", "notes.txt",
+                                           ".pom-tmp-0123456789abcdef0", "x.pom-tmp-0123456789abcdef"};
+  for (const std::string& name : others) std::ofstream(folder / name) << "mine";
+  fs::create_directory(folder / ".pom-tmp-00000000000000aa");
+  fs::create_symlink(folder / "notes.txt", folder / ".pom-tmp-00000000000000bb");
+  ASSERT_EQ(::mkfifo((folder / ".pom-tmp-00000000000000cc").c_str(), 0600), 0);
+  std::ofstream(folder / ".pom-tmp-00000000000000dd") << "half";
+  const std::size_t before = files();
+  remove_temporaries(folder);
+  EXPECT_EQ(files(), before - 1);
+  EXPECT_FALSE(fs::exists(folder / ".pom-tmp-00000000000000dd"));
+  EXPECT_NO_THROW(remove_temporaries(folder / "none"));
 }
 
 }  // namespace

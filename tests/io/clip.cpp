@@ -2,12 +2,14 @@
 // any time, and whatever is wrong is said. python/tests/test_clips.py has the referees from outside.
 #include "pom/io/clip.h"
 
+#include "tests/base/child.h"
 #include "tests/io/picture_support.h"
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <set>
 #include <unistd.h>
 
 #include "pom/io/palette.h"
@@ -154,6 +156,104 @@ TEST_F(ClipFileTest, FoldersOfPictures) {
   fs::create_directories(folder / "v1.5");
   write(folder / "v1.5", frames, {.fps = 8});
   EXPECT_TRUE(fs::exists(folder / "v1.5" / "000000.png"));
+  EXPECT_EQ(bytes_in(folder / "v1.5" / "clip.json"), "{\"kind\": \"frames of a clip\", \"frames\": 3}\n");
+}
+
+class ClipFolderTest : public ClipTest {
+ protected:
+  fs::path frames() const { return folder / "frames"; }
+  std::unique_ptr<ClipWriter> open(bool growing) const {
+    return open_clip(frames(), {.width = 16, .height = 8, .fps = 8, .growing = growing});
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const fs::directory_entry& entry : fs::directory_iterator(frames()))
+      found.insert(entry.path().filename().string());
+    return found;
+  }
+};
+
+TEST_F(ClipFolderTest, FramesThatNoClipWroteStay) {
+  fs::create_directories(frames());
+  const auto refused = [&](const std::string& file) {
+    for (const bool growing : {false, true})
+      error_of([&] { open(growing); }, {"clip write: ", "frames", file, "clip.json does not count"});
+    EXPECT_EQ(frames_in(frames()).first_other, file);
+  };
+  put_bytes(frames() / "000000.png", "mine");
+  refused("000000.png");
+  EXPECT_EQ(bytes_in(frames() / "000000.png"), "mine");
+  fs::remove(frames() / "000000.png");
+  put_bytes(frames() / "notes.txt", "mine");
+  write(frames(), pictures(16, 8, 3), {.fps = 8});
+  put_bytes(frames() / "000003.png", "mine");  // one more than the clip has
+  refused("000003.png");
+  fs::rename(frames() / "000003.png", frames() / "0000001.png");
+  refused("0000001.png");
+  fs::remove(frames() / "0000001.png");
+  for (const char* other : {"", "[]", "{}", "{\"frames\": 3}", "{\"kind\": \"frames of a clip\"",
+                            "{\"kind\": \"frames of a clip\", \"frames\": -1}"}) {
+    put_bytes(frames() / "clip.json", other);
+    EXPECT_GT(frames_in(frames()).others, 0) << other;
+    error_of([&] { open(false); }, {"does not count"});
+    EXPECT_EQ(bytes_in(frames() / "clip.json"), other);
+  }
+  EXPECT_TRUE(names().contains("000002.png") && names().contains("notes.txt"));
+}
+
+TEST_F(ClipFolderTest, AnotherClipStaysUntilTheNewOneIsWhole) {
+  for (const bool growing : {false, true}) {
+    fs::remove_all(frames());
+    write(frames(), pictures(16, 8, 4), {.fps = 8});
+    const std::set<std::string> before = names();
+    const std::string last = bytes_in(frames() / "000001.png");
+    {
+      const auto broken_off = open(growing);
+      for (int i = 0; i < 2; ++i) broken_off->add(picture(16, 8, i + 5));
+      EXPECT_EQ(bytes_in(frames() / "000001.png"), last);
+    }
+    EXPECT_EQ(names(), before);
+    const auto writer = open(growing);
+    for (int i = 0; i < 2; ++i) writer->add(picture(16, 8, i + 5));
+    writer->finish();
+    EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "000001.png", "clip.json"}));
+    EXPECT_EQ(read_png(frames() / "000001.png").image, picture(16, 8, 6));
+    EXPECT_EQ(frames_in(frames()).counted, 2);
+  }
+}
+
+TEST_F(ClipFolderTest, FramesOfAClipThatGrowsComeAtOnce) {
+  {
+    const auto writer = open(true);
+    for (int i = 0; i < 3; ++i) writer->add(picture(16, 8, i));
+    EXPECT_TRUE(names().contains("000002.png"));
+  }
+  EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "000001.png", "000002.png", "clip.json"}));
+  EXPECT_EQ(frames_in(frames()).others, 0);  // so that another clip may replace it
+  { open(false)->add(picture(16, 8, 0)); }
+  EXPECT_EQ(frames_in(frames()).written, 3);
+  fs::remove_all(frames());
+  { open(false)->add(picture(16, 8, 0)); }
+  EXPECT_FALSE(fs::exists(frames()));  // of a clip that does not grow nothing is left, nor of its folder
+}
+
+TEST_F(ClipFolderTest, WhatAKilledProgramLeftIsRemovedByTheNext) {
+  for (const bool growing : {false, true}) {
+    fs::remove_all(frames());
+    const testing::Ending ending = testing::in_child("", [&] {
+      const auto writer = open(growing);
+      for (int i = 0; i < 2; ++i) writer->add(picture(16, 8, i));
+      ::kill(::getpid(), SIGKILL);
+    });
+    ASSERT_TRUE(ending.killed);
+    EXPECT_EQ(names().size(), growing ? 4u : 1u);  // and a folder of those that had no place yet
+    const auto living = open(false);
+    living->add(picture(16, 8, 3));
+    write(frames(), pictures(16, 8, 1), {.fps = 8});  // and removes what is dead alone
+    living->finish();
+    EXPECT_EQ(names(), (std::set<std::string>{"000000.png", "clip.json"}));
+    EXPECT_EQ(read_png(frames() / "000000.png").image, picture(16, 8, 3));
+  }
 }
 
 TEST_F(ClipFileTest, SayWhatTheyAre) {
@@ -422,6 +522,58 @@ TEST_F(ClipFileTest, FilesThatAFileNamesAreNotOpened) {
   put_bytes(folder / "b.txt", "ffconcat version 1.0\nfile '" + secret + "'\n");
   error_of([&] { read(folder / "a.m3u8"); }, {"a.m3u8"});
   error_of([&] { read(folder / "b.txt"); }, {"b.txt"});
+}
+
+// ---- files that say what is not so
+
+std::string element(std::string_view id, const std::string& data) {  // of Matroska: a name, a length, data
+  std::string size(8, '\0');
+  for (std::size_t i = 0; i < 7; ++i) size[7 - i] = static_cast<char>(data.size() >> (8 * i));
+  size[0] = 1;
+  return std::string(id) + size + data;
+}
+
+// A key frame of VP8 whose bits are all 0: the decoder reads as many of them as it likes.
+std::string key_frame(int side) {
+  const auto bytes = [](int value) {
+    return std::string{static_cast<char>(value), static_cast<char>(value >> 8)};
+  };
+  constexpr int first_part = 300, shown = 1 << 4;
+  const int tag = first_part << 5 | shown;
+  return bytes(tag) + static_cast<char>(tag >> 16) + "\x9d\x01\x2a" + bytes(side) + bytes(side) +
+         std::string(first_part + 20, '\0');
+}
+
+std::string webm(const std::string& frame) {
+  using namespace std::string_literals;
+  const std::string size = element("\xb0", " ") + element("\xba", " ");  // 32 x 32
+  const std::string track = element("\xd7", "\1") + element("\x73\xc5", "\1") + element("\x83", "\1") +
+                            element("\x86", "V_VP8") + element("\xe0", size);
+  const std::string cluster = element("\xe7", "\0"s) + element("\xa3", "\x81\0\0\x80"s + frame);
+  return element("\x1a\x45\xdf\xa3", element("\x42\x82", "webm")) +
+         element("\x18\x53\x80\x67",
+                 element("\x16\x54\xae\x6b", element("\xae", track)) + element("\x1f\x43\xb6\x75", cluster));
+}
+
+TEST_F(ClipFileTest, FramesLargerThanWeTakeAreRefusedBeforeTheyAreMade) {
+  POM_NEEDS_FFMPEG();
+  put_bytes(folder / "honest.webm", webm(key_frame(32)));
+  const testing::Ending honest = testing::in_child("", [&] { read(folder / "honest.webm"); });
+  EXPECT_EQ(honest.code, 0) << honest.error;
+  for (const int side : {8200, 16000, 16383}) {
+    put_bytes(folder / "liar.webm", webm(key_frame(side)));
+    const testing::Ending liar = testing::in_child("", [&] { read(folder / "liar.webm"); });
+    EXPECT_EQ(liar.code, 1) << side;
+    EXPECT_NE(liar.error.find("liar.webm: "), std::string::npos) << liar.error;
+    EXPECT_NE(liar.error.find(std::to_string(side)), std::string::npos) << liar.error;
+    EXPECT_LT(liar.peak_mib, honest.peak_mib + 16) << side;
+  }
+}
+
+TEST_F(ClipFileTest, RareFormatsStayClosed) {
+  POM_NEEDS_FFMPEG();
+  put_bytes(folder / "a.srt", "1\n00:00:00,000 --> 00:00:01,000\nhello\n\n");
+  error_of([&] { read(folder / "a.srt"); }, {"a.srt: cannot open: ", "whitelist"});
 }
 
 // ---- parts

@@ -46,6 +46,15 @@ TEST_F(PictureTest, NamesMustSayTheKind) {
   check_picture_name("a.b.jpeg");
 }
 
+TEST_F(PictureTest, MorePixelsThanTheCallerTakes) {
+  const Image image = noisy_image(8, 8, 3, 8);
+  for (const auto& bytes : {encode_png(image), encode_jpeg(image)}) {
+    EXPECT_EQ(parse_picture(bytes, "x", 64).width, 8);
+    error_of([&] { parse_picture(bytes, "x", 32); },
+             {"read: x: size: expected at most 32 pixels (2^5)", "8 x 8"});
+  }
+}
+
 TEST_F(PictureTest, OtherFilesAreNamed) {
   const auto message = [](const std::string& bytes) {
     return error_of([&] { parse_picture(bytes_of(bytes), "x.png"); },
@@ -127,6 +136,15 @@ TEST_F(PictureTest, Rgb8KeepsWhatItIs) {
   EXPECT_EQ(to_rgb8(flat_image(2, 2, {9, 8, 7, 0}), {1, 2, 3}), flat_image(2, 2, {1, 2, 3}));
   EXPECT_EQ(to_rgb8(image16(4, {65535, 0, 257, 65535})), flat_image(1, 1, {255, 0, 1}));
   error_of([] { to_rgb8(Image{1, 1, 3, 8, {}}); }, {"to_rgb8: data"});
+  for (const int bits : {8, 16})
+    for (int channels = 1; channels <= 4; ++channels) {
+      const Image image = noisy_image(7, 5, channels, bits);
+      Image own = image;
+      const std::uint8_t* memory = own.data.data();
+      const Image result = to_rgb8(std::move(own), {1, 2, 3});
+      EXPECT_EQ(result, to_rgb8(image, {1, 2, 3})) << channels << " " << bits;
+      EXPECT_EQ(result.data.data() == memory, channels >= 3) << channels << " " << bits;
+    }
 }
 
 TEST_F(PictureTest, SizesAreChecked) {

@@ -60,7 +60,7 @@ std::string error_of(Action action, std::initializer_list<std::string> parts = {
   return message;
 }
 
-class PictureTest : public testing::Test {
+class PictureTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (std::filesystem::temp_directory_path() / "pom-pictures-XXXXXX").string();

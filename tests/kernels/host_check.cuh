@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "pom/kernels/dtype.h"
+#include "pom/kernels/common/dtype.h"
 
 namespace {
 
@@ -55,8 +55,8 @@ void expect(bool ok, const std::string& group, const std::string& what) {
 const char* name_of(Dtype dtype) {
   return dtype == Dtype::fp32 ? "fp32" : dtype == Dtype::bf16 ? "bf16" : "fp16";
 }
-bool wanted(const char* tail, Dtype dtype) {
-  return (std::string(tail) + " " + name_of(dtype)).find(filter) != std::string::npos;
+bool wanted(const char* epilogue, Dtype dtype) {
+  return (std::string(epilogue) + " " + name_of(dtype)).find(filter) != std::string::npos;
 }
 
 // ---- values ----

@@ -1,7 +1,7 @@
 // The noise of the GPU against that of the CPU, bit for bit. A program of its own, so that it needs nvcc and
 // a GPU but neither torch nor GoogleTest:
 //   g++ -std=c++20 -O3 -fno-math-errno -I. -c pom/base/noise.cpp -o noise.o
-//   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/noise_cuda.cu pom/kernels/noise.cu noise.o -o
+//   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/noise_cuda.cu pom/kernels/portable/noise.cu noise.o -o
 //   noise_cuda
 //   ./noise_cuda
 #include <cmath>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "pom/base/noise.h"
-#include "pom/kernels/noise.h"
+#include "pom/kernels/portable/noise.h"
 
 namespace {
 

@@ -1,13 +1,13 @@
-// The causal mixer between its products (pom/kernels/product_scan.h) against fp64 on the host. A program of
+// The causal mixer between its products (pom/kernels/sm90/scan/scan.h) against fp64 on the host. A program of
 // its own, so that it needs nvcc and a GPU but neither torch nor GoogleTest:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. tests/kernels/scan_cuda.cu
-//   pom/kernels/product*.cu pom/kernels/fold.cu -o scan_cuda
+//   pom/kernels/sm90/{gemm,scan}/*.cu -o scan_cuda
 //   ./scan_cuda [--quick] [filter]      a part of a group's name: "bf16"
 // Rows = batch * tokens, K inputs, N = order * D outputs. Results and inputs stand between guards of
 // not-a-number; every case runs twice and must give the same bits.
 #include "tests/kernels/host_check.cuh"
 
-#include "pom/kernels/product_scan.h"
+#include "pom/kernels/sm90/scan/scan.h"
 
 namespace {
 
@@ -42,8 +42,8 @@ class Linear {
   std::vector<Expected> values;
 };
 
-// As product_sums has them.
-Values relaid(const Values& rows, const Case& c, int64_t width) {
+// As gemm_sums has them.
+Values prepared(const Values& rows, const Case& c, int64_t width) {
   Values v(rows.size());
   for (int64_t r = 0; r < c.outputs(); ++r)
     std::copy_n(rows.begin() + sums_row(r, c.order, c.D) * width, width, v.begin() + r * width);
@@ -117,14 +117,14 @@ class Operands {
         p(powers(dtype, c, ho.values)),
         state(draw(Dtype::fp32, c.batch * c.outputs(), 3)),
         a(dtype, by_32(a_values, c)),
-        ho_relaid(dtype, relaid(ho.w_values, c, c.inputs)),
+        ho_prepared(dtype, prepared(ho.w_values, c, c.inputs)),
         ho_w(dtype, ho.w_values),
         se_w(dtype, se.w_values),
-        ho_relaid_b(Dtype::fp32, relaid(ho.b_values, c, 1)),
+        ho_prepared_b(Dtype::fp32, prepared(ho.b_values, c, 1)),
         ho_b(Dtype::fp32, ho.b_values),
         se_b(Dtype::fp32, se.b_values),
-        se_relaid(dtype, relaid(se.w_values, c, c.inputs)),
-        se_relaid_b(Dtype::fp32, relaid(se.b_values, c, 1)),
+        se_prepared(dtype, prepared(se.w_values, c, c.inputs)),
+        se_prepared_b(Dtype::fp32, prepared(se.b_values, c, 1)),
         sum(Dtype::fp32, state),
         total(Dtype::fp32, c.batch * c.outputs()),
         out(dtype, c.rows() * c.outputs()),
@@ -137,8 +137,8 @@ class Operands {
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
-  Product product(const Buffer& w, const Buffer& bias) const {
-    Product q;
+  Gemm gemm(const Buffer& w, const Buffer& bias) const {
+    Gemm q;
     q.sizes = {c.batch, c.tokens, c.inputs, c.outputs()}, q.dtype = dtype_;
     q.a = a.data(), q.w = w.data(), q.bias = c.bias ? bias.floats() : nullptr;
     return q;
@@ -163,7 +163,8 @@ class Operands {
   const Values state;
   std::vector<int64_t> counts;
   int64_t* count = nullptr;
-  const Buffer a, ho_relaid, ho_w, se_w, ho_relaid_b, ho_b, se_b, se_relaid, se_relaid_b, sum, total, out;
+  const Buffer a, ho_prepared, ho_w, se_w, ho_prepared_b, ho_b, se_b, se_prepared, se_prepared_b, sum, total,
+      out;
 
  private:
   // Not-a-number in the rows up to a multiple of 32, which the kernel of one piece reads.
@@ -176,20 +177,20 @@ class Operands {
 
 void check_case(Dtype dtype, const Case& c, const std::vector<int64_t>& blocks) {
   const Operands o(dtype, c);
-  const Product context = o.product(o.ho_relaid, o.ho_relaid_b), queries = o.product(o.se_w, o.se_b);
+  const Gemm context = o.gemm(o.ho_prepared, o.ho_prepared_b), queries = o.gemm(o.se_w, o.se_b);
   const Buffer prefix(dtype, c.rows() * c.outputs());
   const Buffer totals(Dtype::fp32, scan_slots(context.sizes) * c.outputs());
   for (const int64_t block : blocks)
     for (const bool going_on : {false, true}) {
-      const ScanGateTail gate{block, prefix.data(), totals.floats(), going_on ? o.count : nullptr,
-                              o.out.data()};
+      const ScanGateEpilogue gate{block, prefix.data(), totals.floats(), going_on ? o.count : nullptr,
+                                  o.out.data()};
       const auto run = [&](bool) {
         prefix.clear(), totals.clear();
-        const cudaError_t scanned = product_scan(context, {c.order, prefix.data(), totals.floats()}, nullptr);
+        const cudaError_t scanned = scan(context, {c.order, prefix.data(), totals.floats()}, nullptr);
         if (scanned != cudaSuccess) return scanned;
         const cudaError_t carried = scan_carry(
             {context.sizes, totals.floats(), going_on ? o.sum.floats() : nullptr, o.total.floats()}, nullptr);
-        return carried != cudaSuccess ? carried : product_scan_gate(queries, gate, nullptr);
+        return carried != cudaSuccess ? carried : scan_gate(queries, gate, nullptr);
       };
       o.compare("scan", block, going_on, o.wanted(block, going_on, true), run);
       expect(prefix.guards_stand(prefix.all()) && totals.guards_stand(totals.all()),
@@ -201,15 +202,15 @@ void check_case(Dtype dtype, const Case& c, const std::vector<int64_t>& blocks) 
 ScanMix mix_of(const Operands& o, const Buffer& work, int64_t block, bool going_on) {
   ScanMix mix;
   const bool dealt = o.c.order == 2;
-  mix.order = o.c.order, mix.block = block, mix.se = (dealt ? o.se_w : o.se_relaid).data();
-  mix.se_bias = o.c.bias ? (dealt ? o.se_b : o.se_relaid_b).floats() : nullptr;
+  mix.order = o.c.order, mix.block = block, mix.se = (dealt ? o.se_w : o.se_prepared).data();
+  mix.se_bias = o.c.bias ? (dealt ? o.se_b : o.se_prepared_b).floats() : nullptr;
   if (going_on) mix.sum = o.sum.floats(), mix.count = o.count;
   mix.total = o.total.floats(), mix.work = work.data(), mix.out = o.out.data();
   return mix;
 }
 void check_mix(Dtype dtype, const Case& c, int64_t step = 2) {
   const Operands o(dtype, c);
-  const Product context = c.order == 2 ? o.product(o.ho_w, o.ho_b) : o.product(o.ho_relaid, o.ho_relaid_b);
+  const Gemm context = c.order == 2 ? o.gemm(o.ho_w, o.ho_b) : o.gemm(o.ho_prepared, o.ho_prepared_b);
   const Buffer work(Dtype::fp32, scan_mix_work(context.sizes) / 4);
   const std::string group = std::string("mix ") + name_of(dtype);
   for (int64_t block = 1; block <= 128; block *= step) {
@@ -220,7 +221,7 @@ void check_mix(Dtype dtype, const Case& c, int64_t step = 2) {
     for (const bool going_on : {false, true}) {
       const auto run = [&](bool) {
         work.clear();
-        return product_scan_mix(context, mix_of(o, work, block, going_on), nullptr);
+        return scan_mix(context, mix_of(o, work, block, going_on), nullptr);
       };
       o.compare("mix", block, going_on, o.wanted(block, going_on, false), run);
       expect(work.guards_stand(work.all()), group, "the work was written outside");
@@ -228,7 +229,7 @@ void check_mix(Dtype dtype, const Case& c, int64_t step = 2) {
     ScanMix bare = mix_of(o, work, block, false);
     bare.total = nullptr;
     o.out.clear();
-    expect(product_scan_mix(context, bare, nullptr) == cudaSuccess, group, "without totals");
+    expect(scan_mix(context, bare, nullptr) == cudaSuccess, group, "without totals");
     finish_within(5, group);
   }
 }
@@ -239,7 +240,7 @@ void check_together(Dtype dtype) {
   if (group.find(filter) == std::string::npos) return;
   constexpr int kTimes = 30;
   const Case c{1, 4096, 64, 960, 2, true};
-  const ProductSizes sizes{c.batch, c.tokens, c.inputs, c.outputs()};
+  const GemmSizes sizes{c.batch, c.tokens, c.inputs, c.outputs()};
   const Values values = draw(dtype, c.rows() * c.inputs, 1),
                weights = draw(dtype, c.outputs() * c.inputs, 0.2f);
   const Buffer a(dtype, values), w(dtype, weights), out(dtype, c.rows() * c.outputs());
@@ -248,13 +249,13 @@ void check_together(Dtype dtype) {
                            Buffer(Dtype::fp32, scan_mix_work(sizes) / 4)};
   cudaStream_t streams[2];
   for (cudaStream_t& s : streams) must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "a stream");
-  Product product;
-  product.sizes = sizes, product.dtype = dtype, product.a = a.data(), product.w = w.data();
+  Gemm gemm;
+  gemm.sizes = sizes, gemm.dtype = dtype, gemm.a = a.data(), gemm.w = w.data();
   for (int i = 0; i < kTimes; ++i)
     for (int s = 0; s < 2; ++s) {
       ScanMix mix;
       mix.se = w.data(), mix.work = works[s].data(), mix.out = (s == 0 ? out : other).data();
-      must(product_scan_mix(product, mix, streams[s]), group);
+      must(scan_mix(gemm, mix, streams[s]), group);
     }
   cudaEvent_t done;
   must(cudaEventCreate(&done), "an event");
@@ -333,21 +334,21 @@ void check_refusals() {
   const std::string group = "refusals";
   if (group.find(filter) == std::string::npos) return;
   const Buffer memory(Dtype::fp32, 4096);
-  Product good;
+  Gemm good;
   good.sizes = {1, 16, 64, 48}, good.a = memory.data(), good.w = memory.data();
-  const auto refused = [&](const char* what, const Product& p, const ScanTail& tail) {
-    expect(product_scan(p, tail, nullptr) != cudaSuccess, group, std::string(what) + " was taken");
+  const auto refused = [&](const char* what, const Gemm& p, const ScanEpilogue& epilogue) {
+    expect(scan(p, epilogue, nullptr) != cudaSuccess, group, std::string(what) + " was taken");
     cudaGetLastError();
   };
   refused("order 5", good, {5, memory.data(), memory.floats()});
   refused("48 outputs of order 4", good, {4, memory.data(), memory.floats()});
   refused("no prefix", good, {2, nullptr, memory.floats()});
-  Product scaled = good;
+  Gemm scaled = good;
   scaled.dtype = Dtype::e4m3, scaled.a_scale = scaled.w_scale = memory.floats();
   refused("e4m3", scaled, {2, memory.data(), memory.floats()});
-  expect(product_scan_gate(good, {}, nullptr) != cudaSuccess, group, "a gate without sums was taken");
-  expect(product_scan_mix(good, {}, nullptr) != cudaSuccess, group, "nothing to mix was taken");
-  Product even = good;
+  expect(scan_gate(good, {}, nullptr) != cudaSuccess, group, "a gate without sums was taken");
+  expect(scan_mix(good, {}, nullptr) != cudaSuccess, group, "nothing to mix was taken");
+  Gemm even = good;
   even.sizes.outputs = 64;
   expect(scan_mix_supported(even, 2, 1) && !scan_mix_supported(good, 2, 1), group, "48 outputs were taken");
   for (const int64_t block : {0, 3, 32, 256})
@@ -360,7 +361,7 @@ void check_refusals() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (!begin(count, arguments) || !product_device())
+  if (!begin(count, arguments) || !gemm_device())
     return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
   check_refusals();
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16})

@@ -1,7 +1,7 @@
 // A recurrent step of a whole stack in one kernel against fp64 on the host. A program of its own, so that it
 // needs nvcc and a GPU but neither torch nor GoogleTest:
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. tests/kernels/stack_step_cuda.cu
-//   pom/kernels/stack_step.cu -o stack_step_cuda
+//   pom/kernels/sm90/decode/stack_step.cu -o stack_step_cuda
 //   ./stack_step_cuda [--quick] [filter]      a part of a group's name: "step bf16", "often", "graph",
 //   "nan", "refusals"
 // Letters as in stack_step.h. The reference rounds where the kernel does; what a value may be off by is
@@ -10,7 +10,7 @@
 #include "tests/kernels/host_check.cuh"
 #include <memory>
 
-#include "pom/kernels/stack_step.h"
+#include "pom/kernels/sm90/decode/stack_step.h"
 
 namespace {
 
@@ -58,7 +58,7 @@ Offs normed(Dtype dtype, const Offs& x, const float* scale, const float* shift) 
   return y;
 }
 
-Offs product(const Offs& x, const Values& w, const Values& bias, bool biased, int64_t outputs) {
+Offs gemm(const Offs& x, const Values& w, const Values& bias, bool biased, int64_t outputs) {
   const auto K = static_cast<int64_t>(x.size());
   Offs y;
   for (int64_t n = 0; n < outputs; ++n) {
@@ -191,7 +191,7 @@ class Stack {
     return d;
   }
   Offs multiplied(const Offs& x_, const Matrix& m, int64_t outputs) const {
-    return product(x_, m.values, m.bias_values, c.bias, outputs);
+    return gemm(x_, m.values, m.bias_values, c.bias, outputs);
   }
   void add(Offs& now, const Offs& y, const float* gate) const {
     for (int64_t k = 0; k < c.width; ++k) {

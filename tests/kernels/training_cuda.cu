@@ -1,7 +1,7 @@
 // The kernels of training against the same formulas in fp64 on the host. A program of its own, so that it
 // needs nvcc and a GPU but neither torch nor GoogleTest:
-//   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/training_cuda.cu pom/kernels/mixer.cu
-//   pom/kernels/modulation.cu pom/kernels/adamw.cu -o training_cuda
+//   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/training_cuda.cu pom/kernels/portable/mixer.cu
+//   pom/kernels/portable/modulation.cu pom/kernels/portable/adamw.cu -o training_cuda
 //   ./training_cuda
 #include <algorithm>
 #include <cmath>
@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "pom/kernels/adamw.h"
-#include "pom/kernels/mixer.h"
-#include "pom/kernels/modulation.h"
+#include "pom/kernels/portable/adamw.h"
+#include "pom/kernels/portable/mixer.h"
+#include "pom/kernels/portable/modulation.h"
 
 namespace {
 
@@ -314,7 +314,7 @@ void check_norm(const RowSizes& s, Dtype x_dtype, Dtype out_dtype, int shift, co
   Values want(rows * d), want_dx(rows * d), want_dscale(s.batch * d), want_dshift(s.batch * d), means, rstds;
   for (int64_t r = 0; r < rows; ++r) {
     const double *row = &xs[r * d], *gain = &gains[r / s.tokens * d], *bias_row = &biases[r / s.tokens * d];
-    double m = 0, v = 0, sum = 0, product = 0;
+    double m = 0, v = 0, sum = 0, gemm = 0;
     for (int64_t c = 0; c < d; ++c) m += row[c] / static_cast<double>(d);
     for (int64_t c = 0; c < d; ++c) v += (row[c] - m) * (row[c] - m) / static_cast<double>(d);
     const double inverse = 1 / std::sqrt(v + eps);
@@ -324,10 +324,10 @@ void check_norm(const RowSizes& s, Dtype x_dtype, Dtype out_dtype, int shift, co
       want[r * d + c] = n * (1 + gain[c]) + bias_row[c];
       want_dshift[r / s.tokens * d + c] += ds[r * d + c];
       want_dscale[r / s.tokens * d + c] += ds[r * d + c] * n;
-      sum += dn / static_cast<double>(d), product += dn * n / static_cast<double>(d);
+      sum += dn / static_cast<double>(d), gemm += dn * n / static_cast<double>(d);
     }
     for (int64_t c = 0; c < d; ++c)
-      want_dx[r * d + c] = inverse * (ds[r * d + c] * (1 + gain[c]) - sum - (row[c] - m) * inverse * product);
+      want_dx[r * d + c] = inverse * (ds[r * d + c] * (1 + gain[c]) - sum - (row[c] - m) * inverse * gemm);
   }
   out.compare(want, what + " out");
   mean.compare(means, what + " mean");

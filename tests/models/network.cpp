@@ -130,6 +130,16 @@ TEST(InitialWeights, DependOnTheSeedAloneAndHaveTheirSpread) {
 
 class Denoising : public testing::TestWithParam<bool> {};
 
+// Ready for latents of height x width of these classes, at these times: evaluation 2 i with the half without
+// class, 2 i + 1 without it.
+void prepare(Denoiser& denoiser, const std::vector<std::int64_t>& classes, std::int64_t height,
+             std::int64_t width, const std::vector<double>& times) {
+  SamplingPlan plan{.batch = std::ssize(classes), .height = height, .width = width, .evaluations = {}};
+  for (const double t : times) plan.evaluations.push_back({t, true}), plan.evaluations.push_back({t, false});
+  denoiser.plan(plan);
+  denoiser.tell({.classes = classes});
+}
+
 TEST_P(Denoising, EqualsTheModule) {
   for (const auto& [height, width] : {std::pair{4L, 4L}, {6L, 10L}, {2L, 32L}, {34L, 34L}}) {
     const NetworkConfig config = small(GetParam());
@@ -140,18 +150,19 @@ TEST_P(Denoising, EqualsTheModule) {
     const at::Tensor x = at::randn({3, 3, height, width});
     const std::vector<std::int64_t> classes{4, 0, 5};
     const std::vector<double> times{1.0, 0.75, 0.31};
-    Denoiser denoiser(config, weights);
-    denoiser.plan(classes, height, width, times);
+    const auto denoiser = Denoiser::make(config, weights);
+    prepare(*denoiser, classes, height, width, times);
     at::NoGradGuard no_grad;
-    for (const double t : {0.75, 1.0, 0.31, 0.123}) {  // the last one was not planned
-      const at::Tensor both = denoiser(x, t, true).clone();
+    for (const std::int64_t i : {1, 0, 2}) {
+      const double t = times[static_cast<std::size_t>(i)];
+      const at::Tensor both = (*denoiser)(x, 2 * i).clone();
       const at::Tensor time = at::full({3}, t, at::kDouble), wide = x.to(at::kDouble);
       const at::Tensor expected = network->forward(wide, time, at::tensor(classes, at::kLong));
       const at::Tensor without = network->forward(wide, time, at::full({3}, 5, at::kLong));
       const double scale = expected.abs().max().item<double>();
       EXPECT_LT((both.narrow(0, 0, 3) - expected).abs().max().item<double>(), 2e-5 * scale);
       EXPECT_LT((both.narrow(0, 3, 3) - without).abs().max().item<double>(), 2e-5 * scale);
-      EXPECT_TRUE(at::equal(denoiser(x, t, false), both.narrow(0, 0, 3)));
+      EXPECT_TRUE(at::equal((*denoiser)(x, 2 * i + 1), both.narrow(0, 0, 3)));
     }
   }
 }
@@ -159,18 +170,17 @@ TEST_P(Denoising, EqualsTheModule) {
 TEST_P(Denoising, ARowDependsOnItsPictureAlone) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const NetworkConfig config = small(GetParam());
-    Denoiser denoiser(config, random_weights(config), dtype);
+    const auto denoiser = Denoiser::make(config, random_weights(config), dtype);
     const at::Tensor x = at::randn({5, 3, 12, 20});
     const std::vector<std::int64_t> classes{4, 0, 5, 0, 2};
-    const std::vector<double> times{0.9, 0.5};
-    denoiser.plan(classes, 12, 20, times);
-    const at::Tensor whole = denoiser(x, 0.5, true).clone();
+    prepare(*denoiser, classes, 12, 20, {0.9, 0.5});
+    const at::Tensor whole = (*denoiser)(x, 2).clone();
     const int before = at::get_num_threads();
     for (const int threads : {1, 2}) {
       at::set_num_threads(threads);
       for (std::int64_t b = 0; b < 5; ++b) {
-        denoiser.plan({{classes[static_cast<std::size_t>(b)]}}, 12, 20, {{0.5}});
-        const at::Tensor alone = denoiser(x.narrow(0, b, 1), 0.5, true);
+        prepare(*denoiser, {classes[static_cast<std::size_t>(b)]}, 12, 20, {0.5});
+        const at::Tensor alone = (*denoiser)(x.narrow(0, b, 1), 0);
         EXPECT_TRUE(at::equal(alone[0], whole[b])) << "picture " << b << ", " << threads << " threads";
         EXPECT_TRUE(at::equal(alone[1], whole[5 + b])) << "picture " << b << ", " << threads << " threads";
       }
@@ -188,31 +198,46 @@ TEST(Denoising, ARowDependsOnItsPictureAloneInAnyOrder) {
   Weights weights = random_weights(config);
   for (auto& [name, tensor] : weights)
     if (tensor.dim() > 1) tensor.div_(std::sqrt(static_cast<double>(tensor.numel() / tensor.size(0))) * 0.2);
-  Denoiser denoiser(config, weights);
+  const auto denoiser = Denoiser::make(config, weights);
   const at::Tensor x = at::randn({4, 3, 36, 68});
-  const std::vector<std::int64_t> classes(4, 1);
-  denoiser.plan(classes, 36, 68, {{0.5}});
-  const at::Tensor whole = denoiser(x, 0.5, false).clone();
+  prepare(*denoiser, std::vector<std::int64_t>(4, 1), 36, 68, {0.5});
+  const at::Tensor whole = (*denoiser)(x, 1).clone();
   EXPECT_TRUE(whole.isfinite().all().item<bool>());
-  denoiser.plan({{1}}, 36, 68, {{0.5}});
+  prepare(*denoiser, {1}, 36, 68, {0.5});
   for (std::int64_t b = 0; b < 4; ++b)
-    EXPECT_TRUE(at::equal(denoiser(x.narrow(0, b, 1), 0.5, false)[0], whole[b])) << "picture " << b;
+    EXPECT_TRUE(at::equal((*denoiser)(x.narrow(0, b, 1), 1)[0], whole[b])) << "picture " << b;
 }
 
 TEST(Denoising, ManyTimesAndClassesGoThroughABoundedTable) {
   NetworkConfig config = small();
   config.classes = 200;
   const Weights weights = random_weights(config);
-  Denoiser many(config, weights), one(config, weights);
+  const auto many = Denoiser::make(config, weights), one = Denoiser::make(config, weights);
   std::vector<std::int64_t> classes(100);
   for (std::size_t i = 0; i < classes.size(); ++i) classes[i] = static_cast<std::int64_t>(i) * 2;
   std::vector<double> times;
   for (int i = 0; i < 150; ++i) times.push_back(1 - i / 150.0);
-  many.plan(classes, 4, 4, times);
-  one.plan({{14}}, 4, 4, times);
+  prepare(*many, classes, 4, 4, times);
+  prepare(*one, {14}, 4, 4, times);
   const at::Tensor x = at::randn({100, 3, 4, 4});
-  for (const double t : {times[0], times[149], times[70], times[71]})
-    EXPECT_TRUE(at::equal(many(x, t, false)[7], one(x.narrow(0, 7, 1), t, false)[0]));
+  for (const std::int64_t i : {1, 299, 141, 143})
+    EXPECT_TRUE(at::equal((*many)(x, i)[7], (*one)(x.narrow(0, 7, 1), i)[0]));
+}
+
+// The second half of guidance may be told a class of its own: then it is what that class alone would be.
+TEST_P(Denoising, LeadsAwayFromAClass) {
+  const NetworkConfig config = small(GetParam());
+  const auto denoiser = Denoiser::make(config, random_weights(config));
+  const at::Tensor x = at::randn({2, 3, 8, 6});
+  prepare(*denoiser, {3, 4}, 8, 6, {0.5});
+  const at::Tensor as_classes = (*denoiser)(x, 1).clone();
+  denoiser->tell({.classes = {0, 1}, .away_classes = {3, 4}});
+  EXPECT_TRUE(at::equal((*denoiser)(x, 0).narrow(0, 2, 2), as_classes));
+  const std::vector<std::int64_t> none(2, config.classes);
+  denoiser->tell({.classes = {0, 1}, .away_classes = none});
+  const at::Tensor named = (*denoiser)(x, 0).clone();
+  denoiser->tell({.classes = {0, 1}});
+  EXPECT_TRUE(at::equal((*denoiser)(x, 0), named));
 }
 
 TEST_P(Denoising, RunsOnAGpuWhereThereIsOne) {
@@ -221,12 +246,12 @@ TEST_P(Denoising, RunsOnAGpuWhereThereIsOne) {
   const Weights weights = random_weights(config);
   Weights moved;
   for (const auto& [name, tensor] : weights) moved[name] = tensor.cuda();
-  Denoiser here(config, weights), there(config, moved);
+  const auto here = Denoiser::make(config, weights), there = Denoiser::make(config, moved);
   const at::Tensor x = at::randn({2, 3, 8, 6});
   const std::vector<std::int64_t> classes{1, 4};
-  here.plan(classes, 8, 6, {{0.5}});
-  there.plan(classes, 8, 6, {{0.5}});
-  const at::Tensor expected = here(x, 0.5, true), got = there(x.cuda(), 0.5, true).cpu();
+  prepare(*here, classes, 8, 6, {0.5});
+  prepare(*there, classes, 8, 6, {0.5});
+  const at::Tensor expected = (*here)(x, 0), got = (*there)(x.cuda(), 0).cpu();
   EXPECT_LT((got - expected).abs().max().item<double>(), 1e-4 * expected.abs().max().item<double>());
 }
 

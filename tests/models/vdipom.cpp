@@ -10,8 +10,8 @@
 
 #include "pom/base/error.h"
 #include "pom/models/counts.h"
+#include "pom/models/denoiser.h"
 #include "pom/models/dipom.h"
-#include "pom/models/video_denoiser.h"
 
 namespace pom::models {
 namespace {
@@ -200,7 +200,7 @@ TEST(VideoModule, LearnsUnderAutocast) {
   }
 }
 
-TEST(VideoDenoising, InBf16IsNearFp32) {
+TEST(ClipDenoising, InBf16IsNearFp32) {
   for (const bool attention : {false, true}) {
     const NetworkConfig config = small(attention);
     VDiPoM network(config);
@@ -208,9 +208,10 @@ TEST(VideoDenoising, InBf16IsNearFp32) {
     const Inputs in;
     at::Tensor made[2];
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      VideoDenoiser denoiser(config, network->weights(), dtype);
-      denoiser.plan(2, 4, 6, {{0.5, true}});
-      denoiser.tell(in.text, in.mask);
+      const auto made_ready = Denoiser::make(config, network->weights(), dtype);
+      Denoiser& denoiser = *made_ready;
+      denoiser.plan({2, 4, 6, {{0.5, true}}});
+      denoiser.tell({.text = in.text, .mask = in.mask});
       for (std::int64_t b = 0; b < 3; ++b) {
         made[dtype == at::kBFloat16] = denoiser(in.x.narrow(2, 2 * b, 2), 0);
         denoiser.advance();
@@ -221,14 +222,15 @@ TEST(VideoDenoising, InBf16IsNearFp32) {
   }
 }
 
-TEST(VideoDenoising, AdvancesOnlyWhenTheBlockIsDone) {
+TEST(ClipDenoising, AdvancesOnlyWhenTheBlockIsDone) {
   const NetworkConfig config = small();
   VDiPoM network(config);
   randomise(network);
   const Inputs in;
-  VideoDenoiser denoiser(config, network->weights());
-  denoiser.plan(2, 4, 6, {{0.9, false}, {0.4, true}});
-  denoiser.tell(in.text, in.mask);
+  const auto made_ready = Denoiser::make(config, network->weights());
+  Denoiser& denoiser = *made_ready;
+  denoiser.plan({2, 4, 6, {{0.9, false}, {0.4, true}}});
+  denoiser.tell({.text = in.text, .mask = in.mask});
   const at::Tensor x = in.x.narrow(2, 0, 2);
   EXPECT_EQ(denoiser(x, 0).size(0), 2);
   expect_parts(message_of([&] { denoiser.advance(); }), {"all 2 evaluations", "1"});
@@ -236,25 +238,98 @@ TEST(VideoDenoising, AdvancesOnlyWhenTheBlockIsDone) {
   denoiser.advance();
   EXPECT_EQ(denoiser.block(), 1);
   expect_parts(message_of([&] { denoiser(x, 2); }), {"evaluation", "0 to 1", "2"});
-  expect_parts(message_of([&] { denoiser(in.x, 0); }), {"x", "planned"});
+  expect_parts(message_of([&] { denoiser(in.x.narrow(2, 0, 3), 0); }), {"x", "planned"});
+  expect_parts(message_of([&] { denoiser(in.x.narrow(3, 0, 2), 0); }), {"x", "planned"});
 }
 
 // More evaluations than the table of modulations holds.
-TEST(VideoDenoising, ManyEvaluationsGoThroughABoundedTable) {
+TEST(ClipDenoising, ManyEvaluationsGoThroughABoundedTable) {
   const NetworkConfig config = small();
   VDiPoM network(config);
   randomise(network);
   const Inputs in;
   std::vector<Evaluation> many;
   for (int i = 0; i < 150; ++i) many.push_back({1 - i / 150.0, false});
-  VideoDenoiser all(config, network->weights()), one(config, network->weights());
-  all.plan(2, 4, 6, many);
-  all.tell(in.text, in.mask);
+  const auto all = Denoiser::make(config, network->weights()),
+             one = Denoiser::make(config, network->weights());
+  all->plan({2, 4, 6, many});
+  all->tell({.text = in.text, .mask = in.mask});
   const at::Tensor x = in.x.narrow(2, 0, 2);
   for (const std::size_t i : {0U, 149U, 70U, 63U, 64U}) {
-    one.plan(2, 4, 6, {many[i]});
-    one.tell(in.text, in.mask);
-    EXPECT_TRUE(at::equal(all(x, static_cast<std::int64_t>(i)), one(x, 0))) << i;
+    one->plan({2, 4, 6, {many[i]}});
+    one->tell({.text = in.text, .mask = in.mask});
+    EXPECT_TRUE(at::equal((*all)(x, static_cast<std::int64_t>(i)), (*one)(x, 0))) << i;
+  }
+}
+
+// Blocks evaluated together, or some and then the rest, are those evaluated one after another; those of a
+// network whose blocks all see each other are the module's.
+TEST(ClipDenoising, SeveralBlocksAtATime) {
+  for (const bool attention : {false, true})
+    for (const std::int64_t window : {0, 2}) {
+      NetworkConfig config = small(attention);
+      config.window = window;
+      VDiPoM network(config);
+      randomise(network);
+      const Inputs in;
+      const auto sampled = [&](const std::vector<std::int64_t>& chunks) {
+        const auto denoiser = Denoiser::make(config, network->weights());
+        denoiser->plan({2, 4, 6, {{0.5, true}}});
+        denoiser->tell({.text = in.text, .mask = in.mask});
+        std::vector<at::Tensor> parts;
+        for (const std::int64_t blocks : chunks) {
+          parts.push_back((*denoiser)(in.x.narrow(2, 2 * denoiser->block(), 2 * blocks), 0).clone());
+          denoiser->advance();
+        }
+        EXPECT_EQ(denoiser->block(), 3);
+        return at::cat(parts, 2);
+      };
+      const at::Tensor one_by_one = sampled({1, 1, 1});
+      for (const auto& chunks : std::vector<std::vector<std::int64_t>>{{3}, {1, 2}, {2, 1}})
+        EXPECT_LT((sampled(chunks) - one_by_one).abs().max().item<double>(),
+                  1e-5 * one_by_one.abs().max().item<double>());
+    }
+}
+
+TEST(ClipDenoising, BlocksThatAllSeeEachOther) {
+  for (const bool attention : {false, true}) {
+    NetworkConfig config = small(attention);
+    config.temporal_mask = "none";
+    VDiPoM network(config);
+    randomise(network);
+    const Inputs in;
+    const auto denoiser = Denoiser::make(config, network->weights());
+    denoiser->plan({2, 4, 6, {{0.5, false}}});
+    denoiser->tell({.text = in.text, .mask = in.mask});
+    const at::NoGradGuard no_gradients;
+    const at::Tensor expected = network->forward(in.x, at::full({2}, 0.5), in.text, in.mask);
+    EXPECT_LT(((*denoiser)(in.x, 0) - expected).abs().max().item<double>(),
+              2e-5 * expected.abs().max().item<double>());
+    expect_parts(message_of([&] { denoiser->state(); }), {"state", "block-causal"});
+  }
+}
+
+// What guidance leads away from is what that text alone would give; no text unless told.
+TEST(ClipDenoising, LeadsAwayFromAText) {
+  for (const bool attention : {false, true}) {
+    const NetworkConfig config = small(attention);
+    VDiPoM network(config);
+    randomise(network);
+    const Inputs in;
+    const at::Tensor x = in.x.narrow(2, 0, 2), other = in.text.flip(0), other_mask = in.mask.flip(0);
+    const auto denoiser = Denoiser::make(config, network->weights());
+    denoiser->plan({2, 4, 6, {{0.5, true}, {0.5, false}}});
+    denoiser->tell({.text = other, .mask = other_mask});
+    const at::Tensor alone = (*denoiser)(x, 1).clone();
+    denoiser->tell({.text = in.text, .mask = in.mask, .away_text = other, .away_mask = other_mask});
+    EXPECT_LT(((*denoiser)(x, 0).narrow(0, 2, 2) - alone).abs().max().item<double>(),
+              1e-5 * alone.abs().max().item<double>());
+    denoiser->tell({.text = in.text, .mask = in.mask});
+    const at::Tensor nothing = (*denoiser)(x, 0).clone();
+    denoiser->tell(
+        {.text = in.text, .mask = in.mask, .away_text = other, .away_mask = at::zeros_like(other_mask)});
+    EXPECT_LT(((*denoiser)(x, 0) - nothing).abs().max().item<double>(),
+              1e-5 * nothing.abs().max().item<double>());
   }
 }
 

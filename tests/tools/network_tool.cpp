@@ -83,12 +83,13 @@ void run(const char* weights_file, const char* inputs_file, const char* out_file
 
   const at::Tensor t = in.at("t").to(at::kDouble), y = in.at("y");
   if ((t == t[0]).all().item<bool>()) {
-    models::Denoiser denoiser(config, weights, dtype);
+    const auto denoiser = models::Denoiser::make(config, weights, dtype);
     const double time = t[0].item<double>();
-    denoiser.plan({y.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(y.numel())}, x.size(2),
-                  x.size(3), {{time}});
-    out["denoised"] = denoiser(x.detach(), time, false).clone();
-    out["denoised_both"] = denoiser(x.detach(), time, true).clone();
+    denoiser->plan({x.size(0), x.size(2), x.size(3), {{time, false}, {time, true}}});
+    const std::int64_t* const classes = y.const_data_ptr<std::int64_t>();
+    denoiser->tell({.classes = {classes, classes + y.numel()}});
+    out["denoised"] = (*denoiser)(x.detach(), 0).clone();
+    out["denoised_both"] = (*denoiser)(x.detach(), 1).clone();
   }
   models::write_weights(out_file, out, dtype);
 }

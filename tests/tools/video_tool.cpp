@@ -1,10 +1,13 @@
 // A command line around the network for clips, for referees that are not written in C++.
 //
 //   video_tool run WEIGHTS INPUTS OUT key=value…  the module's output and the gradients of sum(output * dy),
-//                                                 and what VideoDenoiser makes of the same block by block,
+//                                                 and what Denoiser makes of the same block by block,
 //                                                 in the dtype of the inputs
 //
 //   video_tool stream WEIGHTS INPUTS OUT key=value…  clips, block by block
+//
+//   video_tool lines  what stdin says, one of the above a line with tabs between its words: a process takes
+//                     longer to start than a network to run. A line of stdout answers each, empty or an error
 //
 // Of `run`: INPUTS has x (B, C, T, H, W), t (B), text, mask (uint8, like text), first (B, int64), dy like x.
 // OUT gets `output`, `grad.x`, `grad.text`, `grad.NAME`, `materialised` (by the written-out mask, composed),
@@ -14,16 +17,20 @@
 // Of `stream`: INPUTS has seeds (B, int64), size (2, int64: height, width), text (B, blocks, L, w), mask.
 // Keys beside the network's are sampler, steps, scale, from and to (of guidance), save and continue (files of
 // states; one that is continued counts its blocks on). OUT gets `noise` and `clip`, both (B, C, T, H, W).
+#include <algorithm>
 #include <iostream>
 #include <map>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
 #include "pom/diffusion/noise.h"
 #include "pom/generate/video_stream.h"
+#include "pom/models/denoiser.h"
 #include "pom/models/vdipom.h"
-#include "pom/models/video_denoiser.h"
 #include "pom/ops/mixer.h"
 
 namespace {
@@ -45,10 +52,12 @@ struct SetField {
 
 using Given = std::map<std::string, std::string>;
 
-Given parse(int argc, char** argv, int first) {
+using Words = std::vector<std::string>;
+
+Given parse(const Words& words, std::size_t first) {
   Given given;
-  for (int i = first; i < argc; ++i) {
-    const std::string text = argv[i];
+  for (std::size_t i = first; i < words.size(); ++i) {
+    const std::string& text = words[i];
     const std::size_t equals = text.find('=');
     check(equals != std::string::npos, "video_tool: expected key=value, got ", text);
     given[text.substr(0, equals)] = text.substr(equals + 1);
@@ -70,7 +79,7 @@ at::ScalarType torch_dtype(io::safetensors::Dtype dtype) {
   return dtype == Dtype::F64 ? at::kDouble : at::kFloat;
 }
 
-std::map<std::string, at::Tensor> read_tensors(const char* path) {
+std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
   const io::safetensors::File file = io::safetensors::File::open(path);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& view : file.tensors())
@@ -85,13 +94,15 @@ std::map<std::string, at::Tensor> read_tensors(const char* path) {
 std::pair<at::Tensor, at::Tensor> stream(const models::NetworkConfig& config, const models::Weights& weights,
                                          const at::Tensor& x, double t, const at::Tensor& text,
                                          const at::Tensor& mask) {
-  models::VideoDenoiser denoiser(config, weights, x.scalar_type());
-  denoiser.plan(x.size(0), x.size(3), x.size(4), {{t, true}});
+  const auto network = models::Denoiser::make(config, weights, x.scalar_type());
+  models::Denoiser& denoiser = *network;
+  denoiser.plan({x.size(0), x.size(3), x.size(4), {{t, true}}});
   std::vector<at::Tensor> with, without;
   const std::int64_t pt = config.patch_time;
   for (std::int64_t b = 0; b < x.size(2) / pt; ++b) {
     const bool each = text.dim() == 4;
-    if (each || b == 0) denoiser.tell(each ? text.select(1, b) : text, each ? mask.select(1, b) : mask);
+    if (each || b == 0)
+      denoiser.tell({.text = each ? text.select(1, b) : text, .mask = each ? mask.select(1, b) : mask});
     const std::vector<at::Tensor> halves = denoiser(x.narrow(2, b * pt, pt), 0).chunk(2);
     denoiser.advance();
     with.push_back(halves[0]), without.push_back(halves[1]);
@@ -99,7 +110,7 @@ std::pair<at::Tensor, at::Tensor> stream(const models::NetworkConfig& config, co
   return {at::cat(with, 2), at::cat(without, 2)};
 }
 
-void run(const char* weights_file, const char* inputs_file, const char* out_file,
+void run(const std::string& weights_file, const std::string& inputs_file, const std::string& out_file,
          const models::NetworkConfig& config) {
   std::map<std::string, at::Tensor> in = read_tensors(inputs_file);
   const at::ScalarType dtype = in.at("x").scalar_type();
@@ -143,12 +154,12 @@ generate::ClipSampling sampling_of(const Given& given, const std::map<std::strin
   return sampling;
 }
 
-void stream_clips(const char* weights_file, const char* inputs_file, const char* out_file,
-                  const Given& given) {
+void stream_clips(const std::string& weights_file, const std::string& inputs_file,
+                  const std::string& out_file, const Given& given) {
   const models::NetworkConfig config = config_of(given);
   const std::map<std::string, at::Tensor> in = read_tensors(inputs_file);
-  models::VideoDenoiser network(config, models::read_weights(weights_file, config));
-  generate::VideoStream stream(network, sampling_of(given, in), "the model");
+  const auto network = models::Denoiser::make(config, models::read_weights(weights_file, config));
+  generate::VideoStream stream(*network, sampling_of(given, in), "the model");
   if (given.contains("continue")) stream.restore(given.at("continue"));
   std::vector<at::Tensor> noise, clip;
   const at::Tensor text = in.at("text").to(at::kFloat), mask = in.at("mask").to(at::kBool);
@@ -163,16 +174,40 @@ void stream_clips(const char* weights_file, const char* inputs_file, const char*
   models::write_weights(out_file, {{"noise", at::cat(noise, 2)}, {"clip", at::cat(clip, 2)}}, at::kFloat);
 }
 
+void obey(const Words& words) {
+  const std::string command = words.size() > 3 ? words[0] : "";
+  if (command == "run")
+    run(words[1], words[2], words[3], config_of(parse(words, 4)));
+  else if (command == "stream")
+    stream_clips(words[1], words[2], words[3], parse(words, 4));
+  else
+    fail("video_tool: expected run or stream WEIGHTS INPUTS OUT key=value…");
+}
+
+void obey_lines() {
+  for (std::string line; std::getline(std::cin, line);) {
+    Words words;
+    std::istringstream parts(line);
+    for (std::string word; std::getline(parts, word, '\t');) words.push_back(word);
+    try {
+      obey(words);
+      std::cout << std::endl;
+    } catch (const std::exception& error) {
+      std::string text = error.what();
+      std::ranges::replace(text, '\n', ' ');
+      std::cout << text << std::endl;
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::string command = argc > 1 ? argv[1] : "";
-  if (command == "run" && argc > 4)
-    run(argv[2], argv[3], argv[4], config_of(parse(argc, argv, 5)));
-  else if (command == "stream" && argc > 4)
-    stream_clips(argv[2], argv[3], argv[4], parse(argc, argv, 5));
+  const Words words(argv + 1, argv + argc);
+  if (words == Words{"lines"})
+    obey_lines();
   else
-    pom::fail("video_tool: expected run or stream WEIGHTS INPUTS OUT key=value…");
+    obey(words);
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';
   return 1;

@@ -3,9 +3,14 @@
 #include "pom/train/checkpoint.h"
 
 #include "tests/train/small_checkpoint.h"
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <memory>
 #include <sstream>
+
+#include <c10/core/CPUAllocator.h>
 
 #include "pom/base/error.h"
 #include "pom/io/safetensors.h"
@@ -287,6 +292,67 @@ TEST_F(CheckpointTest, TakesTheNewestThatIsWhole) {
   EXPECT_FALSE(newest());
   EXPECT_EQ(told.size(), 3u);
   EXPECT_EQ(files().size(), 3u) << "damaged files stay";
+}
+
+TEST_F(CheckpointTest, PassesOverTheNewest) {
+  for (const std::int64_t step : {10, 20, 30, 40}) write(step);
+  const auto step_after = [&](std::int64_t passed_over) {
+    return newest_checkpoint(folder, nullptr, passed_over)->state.step;
+  };
+  EXPECT_EQ(step_after(0), 40);
+  EXPECT_EQ(step_after(2), 20);
+  EXPECT_EQ(step_after(9), 10) << "the oldest, where there are fewer";
+  put(folder / checkpoint_name(30), "damaged");
+  EXPECT_EQ(step_after(1), 20) << "one that is damaged does not count";
+  put(folder / checkpoint_name(10), "damaged");
+  EXPECT_EQ(step_after(9), 20) << "the oldest that is whole, which comes before a damaged one";
+}
+
+// Tensors' memory that is in use, and the most that was.
+class CountedMemory : public c10::Allocator {
+ public:
+  CountedMemory() { c10::SetCPUAllocator(this, priority); }
+  ~CountedMemory() override { c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), priority); }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto* block = new Block{c10::GetDefaultCPUAllocator()->allocate(bytes), bytes, this};
+    used_ += bytes;
+    most_ = std::max(most_, used_);
+    return {block->memory.get(), block, free, c10::Device(c10::kCPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  std::size_t most() const { return most_; }
+
+ private:
+  static constexpr std::uint8_t priority = 1;  // above the default's
+  struct Block {
+    c10::DataPtr memory;
+    std::size_t bytes;
+    CountedMemory* owner;
+  };
+  static void free(void* block) {
+    const std::unique_ptr<Block> gone(static_cast<Block*>(block));
+    gone->owner->used_ -= gone->bytes;
+  }
+
+  std::size_t used_ = 0, most_ = 0;
+};
+
+TEST_F(CheckpointTest, NoMoreThanOneIsInMemory) {
+  for (const std::int64_t step : {10, 20, 30}) write(step);
+  put(folder / checkpoint_name(5), "damaged");
+  const auto most_when = [&](std::int64_t passed_over) {
+    CountedMemory memory;
+    newest_checkpoint(folder, nullptr, passed_over);
+    return memory.most();
+  };
+  const std::size_t one = most_when(0);
+  EXPECT_GT(one, 0u);
+  EXPECT_EQ(most_when(1), one);
+  EXPECT_EQ(most_when(2), one);
+  EXPECT_EQ(most_when(3), one) << "the last is read again after the damaged one";
 }
 
 TEST_F(CheckpointTest, PrunesToTheNewest) {

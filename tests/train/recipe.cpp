@@ -1,5 +1,7 @@
 #include "pom/train/recipe.h"
 
+#include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
 
 #include "pom/base/error.h"
@@ -92,6 +94,50 @@ TEST(Recipe, WhatTheFieldsCannotSayAlone) {
   EXPECT_NE(refused("data.path=somewhere").find("expected nothing with data.kind shapes"), std::string::npos);
   EXPECT_NE(refused("data.kind=folder").find("--set data.path=DIR"), std::string::npos);
   EXPECT_NE(refused("network.dim=30").find("r.toml: network: dim"), std::string::npos);
+}
+
+std::string refusal(const std::string& set) {
+  const std::vector<std::string> sets = {set};
+  return message_of([&] { check_recipe(parse_recipe("", "r.toml", sets), "r.toml"); });
+}
+
+TEST(Recipe, ANameIsOneComponentOfAPath) {
+  for (const char* name : {"a", "shapes-64_v1.2", "0", "-", "UPPER"})
+    EXPECT_EQ(refusal("run.name=" + std::string(name)), "nothing was thrown") << name;
+  for (const char* name :
+       {"../../x", "/tmp/x", "a/b", "..", ".", ".hidden", "my run", "a\\nb", "\\u001b[31m", "é"})
+    EXPECT_NE(refusal("run.name=\"" + std::string(name) + "\"").find("r.toml: run.name: expected"),
+              std::string::npos)
+        << name;
+  EXPECT_NE(refusal("run.name=" + std::string(201, 'a')).find("at most 200"), std::string::npos);
+  EXPECT_LT(refusal("run.name=" + std::string(1 << 20, 'a')).size(), 300u);
+}
+
+TEST(Recipe, AFileOfAnyNameNamesARun) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "pom recipe test";
+  std::filesystem::create_directory(folder);
+  for (const auto& [file, name] : {std::pair{"my first.toml", "my-first"}, {".hidden.toml", "hidden"}}) {
+    std::ofstream(folder / file) << "";
+    EXPECT_EQ(read_recipe(folder / file).run.name, name);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// Each of these came to light when the model was first written, or the data opened.
+TEST(Recipe, WhatTheModelWouldBeRefusedForIsRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"sample.sampler=xx", "r.toml: sample: sampler: there is no \"xx\""},
+      {"sample.eta=0.5", "r.toml: sample: eta: expected 0, because the sampler heun has none, got 0.5"},
+      {"sample.size=[64]", "r.toml: sample.size: expected [width, height], got 1 numbers"},
+      {"sample.size=[63, 64]",
+       "r.toml: sample.size: expected sides from 1 to 65536 that the patch (2) divides"},
+      {"data.size=[65536, 65536]", "r.toml: data: size: "},
+  };
+  for (const auto& [set, said] : cases)
+    EXPECT_EQ(refusal(set).find(said), 0u) << refusal(set) << "\nexpected " << said;
+  const std::vector<std::string> sets = {"sample.cfg_from=0.7", "sample.cfg_to=0.2"};
+  EXPECT_EQ(message_of([&] { check_recipe(parse_recipe("", "r.toml", sets), "r.toml"); }),
+            "r.toml: sample.cfg_from: expected at most cfg_to, 0.2, got 0.7");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include "pom/base/error.h"
+#include "pom/train/checkpoint.h"
+#include "pom/train/refusal.h"
 
 namespace pom::train {
 namespace {
@@ -30,25 +32,98 @@ class RunFolderTest : public testing::Test {
   fs::path folder_;
 };
 
+// A file where a run would have written one.
+void put(const fs::path& path, const std::string& text = "x") {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+std::string refusal_of(const fs::path& folder, bool resume) {
+  try {
+    check_run_folder(folder, resume);
+  } catch (const Refusal& refusal) {
+    return refusal.what();
+  }
+  return "";
+}
+
 TEST_F(RunFolderTest, ASecondHolderIsRefused) {
   const RunFolder run(folder_ / "run", false);
+  put(folder_ / "run/checkpoints" / checkpoint_name(0));
   EXPECT_THROW(RunFolder(folder_ / "run", true), Error);
 }
 
-TEST_F(RunFolderTest, AUsedFolderNeedsResume) {
+TEST_F(RunFolderTest, AStartThatFailedLeavesNoRun) {
   { const RunFolder run(folder_ / "run", false); }
-  EXPECT_NO_THROW(RunFolder(folder_ / "run", false)) << "a start that failed leaves no run";
-  std::ofstream(folder_ / "run/checkpoints/step_00000000.safetensors") << "a checkpoint";
-  EXPECT_THROW(RunFolder(folder_ / "run", false), Error);
-  EXPECT_NO_THROW(RunFolder(folder_ / "run", true));
+  EXPECT_NO_THROW(RunFolder(folder_ / "run", false));
+}
+
+TEST_F(RunFolderTest, AFolderWithAnyTraceOfARunTakesNoOther) {
+  const fs::path run = folder_ / "run";
+  for (const char* trace :
+       {"model/model.safetensors", "model/config.json", "log.jsonl", "log.txt", "run.json",
+        "events.out.tfevents.1700000000.1", "checkpoints/step_00000000.safetensors"}) {
+    fs::remove_all(run);
+    put(run / trace);
+    const std::string said = refusal_of(run, false);
+    for (const std::string& part :
+         {std::string(trace), run.string() + ": holds a run already", std::string("--resume"),
+          std::string("-o DIR"), "--init-from " + (run / "model").string()})
+      EXPECT_NE(said.find(part), std::string::npos) << said << "\nlacks " << part;
+    EXPECT_THROW(RunFolder(run, false), Refusal);
+    EXPECT_EQ(text(("run/" + std::string(trace)).c_str()), "x");
+  }
+  fs::remove_all(run);
+  put(run / "notes.txt");
+  EXPECT_EQ(refusal_of(run, false), "");
+}
+
+TEST_F(RunFolderTest, GoingOnNeedsACheckpoint) {
+  const fs::path run = folder_ / "run";
+  EXPECT_NE(refusal_of(run, true).find("which holds none; without --resume a run begins there"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(run));
+  put(run / "model/model.safetensors");
+  EXPECT_NE(
+      refusal_of(run, true).find("expected a checkpoint in " + (run / "checkpoints").string() + ", got none"),
+      std::string::npos);
+  put(run / "checkpoints" / checkpoint_name(20));
+  EXPECT_EQ(refusal_of(run, true), "");
+}
+
+TEST_F(RunFolderTest, TheModelKnowsItsStepAndNeverGoesBack) {
+  const fs::path path = folder_ / "run";
+  {
+    RunFolder run(path, false);
+    EXPECT_EQ(run.model_step(), -1);
+    run.note_model(0);
+    run.note_model(40);
+    EXPECT_THROW(run.note_model(20), Error);
+  }
+  put(path / "model/model.safetensors");
+  put(path / "checkpoints" / checkpoint_name(20));
+  EXPECT_EQ(RunFolder(path, true).model_step(), 40);
+  fs::remove(path / "model/model.safetensors");
+  EXPECT_EQ(RunFolder(path, true).model_step(), -1) << "there is none to keep";
+}
+
+TEST_F(RunFolderTest, AModelWithoutANoteIsAsFarAsItsRun) {
+  const fs::path path = folder_ / "run";
+  put(path / "model/model.safetensors");
+  put(path / "checkpoints" / checkpoint_name(20));
+  EXPECT_EQ(RunFolder(path, true).model_step(), 20);
+  put(path / "log.jsonl", "{\"step\": 30, \"loss\": 1}\n{\"step\": 40, \"loss\": 1}\n");
+  EXPECT_EQ(RunFolder(path, true).model_step(), 40);
 }
 
 TEST_F(RunFolderTest, TemporariesOfAKilledProcessGo) {
   { const RunFolder run(folder_ / "run", false); }
-  std::ofstream(folder_ / "run/model/.pom-tmp-0123456789abcdef") << "half";
-  std::ofstream(folder_ / "run/model/mine.txt") << "whole";
-  const RunFolder run(folder_ / "run", true);
-  EXPECT_FALSE(fs::exists(folder_ / "run/model/.pom-tmp-0123456789abcdef"));
+  for (const char* name : {"", "model/", "samples/", "checkpoints/"})
+    put(folder_ / "run" / name / ".pom-tmp-0123456789abcdef", "half");
+  put(folder_ / "run/model/mine.txt", "whole");
+  const RunFolder run(folder_ / "run", false);
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder_))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".pom-tmp-")) << entry.path();
   EXPECT_TRUE(fs::exists(folder_ / "run/model/mine.txt"));
 }
 

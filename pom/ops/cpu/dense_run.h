@@ -1,8 +1,8 @@
 // The dense products on torch's threads.
 #pragma once
 
+#include "pom/ops/block/inference.h"
 #include "pom/ops/cpu/dense.h"
-#include "pom/ops/inference.h"
 
 namespace pom::ops::cpu {
 

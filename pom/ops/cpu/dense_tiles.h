@@ -37,11 +37,11 @@ class DenseTile {
     count_ = static_cast<int>(r1 - r0);
     pack();
     if (a_.hidden)
-      two_products();
+      two_gemms();
     else
       for (std::int64_t f = f0; f < f1; f += a_.group) {
         const std::int64_t F = f1 - f < a_.group ? f1 - f : a_.group;
-        product(f, F);
+        gemm(f, F);
         unpack(z_, f, F, a_.b1);
       }
   }
@@ -72,15 +72,15 @@ class DenseTile {
   }
 
   // z[F][T] = the features f0 .. f0 + F of the first product.
-  void product(std::int64_t f0, std::int64_t F) {
+  void gemm(std::int64_t f0, std::int64_t F) {
     multiply_weights<P>(static_cast<const Store*>(a_.w1.data) + f0 * a_.w1.ld, a_.w1.ld, F, 1, a_.in, 0, x_,
                         words_of<P>(a_.in) * kPanel<P>, count_, z_, T_, false, weights_);
   }
 
-  void two_products() {
+  void two_gemms() {
     for (std::int64_t f0 = 0; f0 < a_.hidden; f0 += a_.group) {
       const std::int64_t F = a_.hidden - f0 < a_.group ? a_.hidden - f0 : a_.group;
-      product(f0, F);
+      gemm(f0, F);
       activate(f0, F);
       multiply_weights<P>(static_cast<const Store*>(a_.w2.data) + f0, a_.w2.ld, a_.out, 1, F, 0, panels_,
                           words_of<P>(F) * kPanel<P>, count_, out_, T_, f0 != 0, weights_);

@@ -8,9 +8,9 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "pom/ops/block/training_backend.h"
 #include "pom/ops/cpu/plan.h"
 #include "pom/ops/cpu/run.h"
-#include "pom/ops/training_backend.h"
 
 namespace pom::ops::detail {
 namespace {

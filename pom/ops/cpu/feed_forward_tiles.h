@@ -151,16 +151,16 @@ class FeedForwardTile {
     }
   }
   void add_weights(std::int64_t g, bool first, bool last) {
-    add_products(a_.dw1, a_.ld1, slopes_, columns_x_, a_.in, first);
-    add_products(a_.dw2_t, a_.ld2, values_, columns_dy_, a_.out, first);
+    add_gemms(a_.dw1, a_.ld1, slopes_, columns_x_, a_.in, first);
+    add_gemms(a_.dw2_t, a_.ld2, values_, columns_dy_, a_.out, first);
     hidden_bias(first);
     if (g == 0) output_bias(first);
     if (!last) return;
     if (a_.dw1 != a_.gw1) finish();
     finish_transposed();
   }
-  void add_products(void* dw, std::int64_t ld, const Word* rows, const Word* columns, std::int64_t width,
-                    bool first) {
+  void add_gemms(void* dw, std::int64_t ld, const Word* rows, const Word* columns, std::int64_t width,
+                 bool first) {
     const std::int64_t k = words_of<P>(count_);
     multiply_rows<P>(Extent{1, k, 0, 0}, rows, T_ / P::kPair, F_, columns, k * kPanel<P>,
                      static_cast<int>(width), static_cast<Acc*>(dw) + f0_ * ld, ld, !first);

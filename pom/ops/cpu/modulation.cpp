@@ -5,8 +5,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "pom/ops/block/training_backend.h"
 #include "pom/ops/cpu/run.h"
-#include "pom/ops/training_backend.h"
 
 namespace pom::ops::detail {
 namespace {

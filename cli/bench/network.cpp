@@ -1,0 +1,158 @@
+#include "cli/bench/network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include "cli/bench/cuda.h"
+#include "pom/models/denoiser.h"
+#include "pom/models/dipom.h"
+#include "pom/ops/cuda/graphs.h"
+#include "pom/train/device.h"
+#include "pom/train/optimizer.h"
+
+namespace pom::cli {
+namespace {
+
+// Matrices keep the variance of what goes through them; vectors are small.
+void randomise(at::Tensor& values) {
+  const double in = values.dim() > 1 ? static_cast<double>(values[0].numel()) : 2500;
+  values.normal_(0, 1 / std::sqrt(in));
+}
+
+models::Weights random_weights(const models::NetworkConfig& config, const at::Device& device) {
+  models::Weights weights;
+  for (const models::TensorSpec& spec : models::expected_tensors(config)) {
+    at::Tensor values = at::empty(spec.shape, at::TensorOptions(at::kFloat).device(device));
+    randomise(values);
+    weights.emplace(spec.name, std::move(values));
+  }
+  return weights;
+}
+
+at::Tensor random_latents(const models::NetworkConfig& config, const at::Device& device,
+                          const BatchSize& size) {
+  const std::int64_t side = size.side * config.patch;
+  return at::randn({size.pictures, config.channels, side, side},
+                   at::TensorOptions(at::kFloat).device(device));
+}
+
+}  // namespace
+
+Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
+                const BatchSize& size) {
+  const std::shared_ptr<models::Denoiser> network =
+      models::Denoiser::make(config, random_weights(config, device), dtype);
+  std::vector<std::int64_t> classes;
+  for (std::int64_t i = 0; i < size.pictures; ++i) classes.push_back(i % config.classes);
+  const std::int64_t side = size.side * config.patch;
+  network->plan({size.pictures, side, side, {{0.5, false}}});
+  network->tell({.classes = classes});
+  return [network, x = random_latents(config, device, size)] { (*network)(x, 0); };
+}
+
+struct Trainee::Impl {
+  struct Batch {
+    at::Tensor x, t, y;
+  };
+
+  Impl(const models::NetworkConfig& config, Options asked, const at::Device& where)
+      : network(config), options(std::move(asked)), device(where) {
+    network->to(device);
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& values : network->parameters()) randomise(values);
+    }
+    if (!options.update) return;
+    parameters.emplace(network);
+    optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0});
+  }
+
+  Batch batch(const BatchSize& size) const {
+    const models::NetworkConfig& config = network->config();
+    const at::Tensor x = random_latents(config, device, size);
+    return {x, at::rand({size.pictures}, x.options()),
+            at::randint(config.classes, {size.pictures}, x.options().dtype(at::kLong))};
+  }
+
+  void gradients(const Batch& b) {
+    if (parameters)
+      parameters->gradients().zero_();
+    else
+      network->zero_grad();
+    const train::Precision lower(device, options.precision);
+    network->forward(b.x, b.t, b.y).to(at::kFloat).square().mean().backward();
+  }
+
+  // Its numbers of the step are the host's: outside of a graph.
+  void update() {
+    if (!optimizer) return;
+    constexpr double rate = 1e-6;
+    const at::Tensor norm = at::ones({}, at::TensorOptions(at::kFloat).device(device));
+    optimizer->step(norm, rate, ++updates, /*average=*/false, /*decay=*/0);
+  }
+
+  // What the gradients take beside themselves and the weights: looked at when algorithms are chosen and
+  // gradients are there.
+  std::int64_t bytes_of(const Batch& b) {
+    gradients(b);
+    const std::int64_t before = start_peak(device);
+    gradients(b);
+    synchronize(device);
+    return std::max<std::int64_t>(0, peak_bytes(device) - before);
+  }
+
+  Prepared one_by_one(const Batch& b) {
+    Prepared prepared([this, b] { gradients(b), update(); });
+    if (device.is_cuda()) prepared.graph = false;
+    return prepared;
+  }
+
+  Prepared in_graph(const Batch& b) {
+    constexpr std::int64_t sharers = 3;  // this, its rival, and all the rest
+    const std::int64_t bytes = bytes_of(b);
+    if (bytes > total_bytes(device) / sharers) return one_by_one(b);
+    give_back_memory(device);  // for a graph to take
+    struct Graph {
+      std::unique_ptr<ops::cuda::GraphedEvaluations> evaluations;
+      int runs = 0;  // of the function that is captured: a graph does not call it
+    };
+    const auto graph =
+        std::make_shared<Graph>(ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing));
+    if (!graph->evaluations) return one_by_one(b);
+    const auto run = [this, b, graph] { graph->evaluations->run(0, [&] { ++graph->runs, gradients(b); }); };
+    run();  // captured here, if it can be
+    const int before = graph->runs;
+    run();
+    if (graph->runs != before) return one_by_one(b);
+    Prepared prepared([this, run] { run(), update(); });
+    prepared.bytes = bytes, prepared.graph = true;
+    return prepared;
+  }
+
+  models::DiPoM network;
+  Options options;
+  at::Device device;
+  std::optional<train::Parameters> parameters;
+  std::optional<train::Optimizer> optimizer;
+  std::int64_t updates = 0;
+};
+
+Trainee::Trainee(const models::NetworkConfig& config, Options options, const at::Device& device)
+    : impl_(std::make_unique<Impl>(config, std::move(options), device)) {}
+Trainee::~Trainee() = default;
+
+Prepared Trainee::step(const BatchSize& size) {
+  const Impl::Batch batch = impl_->batch(size);
+  if (impl_->device.is_cuda() && impl_->options.graphs) return impl_->in_graph(batch);
+  return impl_->one_by_one(batch);
+}
+
+}  // namespace pom::cli

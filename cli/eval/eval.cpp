@@ -1,0 +1,139 @@
+// `pom eval`: how well a model draws, by judges that never saw what it draws.
+#include "cli/eval/eval.h"
+
+#include <iostream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/output_names.h"
+#include "cli/processor.h"
+#include "cli/terminal.h"
+#include "pom/generate/engine.h"
+#include "pom/generate/folder.h"
+#include "pom/io/atomic_file.h"
+
+namespace pom::cli {
+
+void Watch::operator()(std::int64_t done, std::int64_t total, const std::string& note) {
+  if (signals_.asked().load(std::memory_order_relaxed)) throw generate::Stopped();
+  if (quiet_) return;
+  if (!progress_)
+    progress_.emplace(what_, total, progress_sink(std::cerr),
+                      ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = unit_});
+  if (!note.empty()) progress_->note(note);
+  progress_->set(done);
+  if (done == total) progress_->finish();
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  make_folder_of(path);
+  io::write_file_atomically(path, text);
+}
+
+int print_findings(const EvalOptions& options, const StopSignals& signals,
+                   const std::function<Findings()>& work) {
+  try {
+    Findings findings = work();
+    findings.text.pop_back();  // print() ends the line
+    print(options.json ? findings.json : findings.text);
+  } catch (const generate::Stopped&) {
+    say("stopped; nothing was judged");
+    return signals.exit_code();
+  }
+  return Exit::ok;
+}
+
+namespace {
+
+// Flags that only the other kind has.
+void refuse_flags(const EvalOptions& options) {
+  const EvalOptions plain;
+  const bool sprites = options.what == "sprites";
+  const char* flag = nullptr;
+  if (sprites)
+    flag = options.seeds != plain.seeds               ? "--seeds"
+           : !options.judge.empty()                   ? "--judge"
+           : options.judge_steps != plain.judge_steps ? "--judge-steps"
+           : options.judge_seed != plain.judge_seed   ? "--judge-seed"
+                                                      : nullptr;
+  else
+    flag = !options.splits.empty()    ? "--splits"
+           : options.frames           ? "--frames"
+           : !options.lengths.empty() ? "--lengths"
+           : !options.window.empty()  ? "--window"
+                                      : nullptr;
+  if (flag != nullptr)
+    throw UsageError(
+        detail::concat(flag, ": is for pom eval ", sprites ? "shapes" : "sprites", ", got ", options.what));
+}
+
+void check_model(const EvalOptions& options) {
+  const bool clips = generate::read_config(options.model).network.video();
+  if (clips == (options.what == "sprites")) return;
+  const auto makes = [](bool c) { return c ? "clips" : "pictures"; };
+  throw UsageError(detail::concat("expected a model that makes ", makes(!clips), ", and ", options.model,
+                                  " makes ", makes(clips), ": pom eval ", clips ? "sprites" : "shapes",
+                                  " judges those"));
+}
+
+void check_options(const EvalOptions& options) {
+  if (options.what.empty())
+    throw UsageError("expected what to judge, got nothing: pom eval shapes MODEL, or pom eval sprites MODEL");
+  if (options.drawings && !options.model.empty())
+    throw UsageError("--drawings: expected alone, got the model " + options.model + " as well");
+  if (!options.drawings && options.model.empty())
+    throw UsageError("expected the folder of a model, or --drawings, got neither");
+  refuse_flags(options);
+  as_usage([&] { generate::device_named(options.device, "eval"); });
+  if (!options.drawings) check_model(options);
+}
+
+int evaluate(const EvalOptions& options) {
+  check_options(options);
+  set_threads(options.threads);
+  return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);
+}
+
+Action declare_eval(Flags& flags) {
+  const auto options = std::make_shared<EvalOptions>();
+  flags.positional("what");
+  flags.positional("model");
+  flags.letter("output", 'o');
+  flags.letter("yes", 'y');
+  flags.letter("quiet", 'q');
+  flags.add(*options);
+  return [options] { return evaluate(*options); };
+}
+
+}  // namespace
+
+Command eval_command() {
+  return {
+      .name = "eval",
+      .summary = "measure how well a model draws",
+      .usage = "eval shapes|sprites MODEL [flags]",
+      .about =
+          "shapes: trains a small convolutional judge on drawings of shapes, at the size of the model's "
+          "pictures, and asks it about pictures that the model makes: how many are recognised as what they "
+          "should be, what the others are taken for, how much pictures of one class differ in hue, position "
+          "and size, and how far their features are from those of drawings (the Frechet distance). As many "
+          "drawings, judged the same way, stand beside each number; the spread is that over the seeds. The "
+          "judge never sees a generated picture before it judges it, and none of its drawings are those of "
+          "a training.\n"
+          "\n"
+          "sprites: asks a model for clips of captions, those of training and those held out of it, and "
+          "tracks what they show: how often shape, colour and direction are those of the caption, each with "
+          "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
+          "wrong); and with --lengths, whether a stream stays what it was.",
+      .examples =
+          "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
+          "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
+          "pom eval shapes --drawings --size 64\n"
+          "pom eval sprites --drawings --count 20\n"
+          "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval",
+      .declare = declare_eval,
+  };
+}
+
+}  // namespace pom::cli

@@ -1,0 +1,126 @@
+// Products of rows with a weight matrix on Hopper's tensor cores (sm_90a), with what follows each of them in
+// the same kernel. Row r = (sequence r / tokens, token r % tokens); K values go in, N come out; the weights
+// are (N, K) as torch::nn::Linear has them. Sums are fp32 and have a fixed order: the same bits on every run,
+// whatever the tile.
+#pragma once
+
+#include <cstdint>
+#include <cuda_runtime_api.h>
+
+#include "pom/kernels/common/dtype.h"
+
+namespace pom::kernels {
+
+struct GemmSizes {
+  int64_t batch = 0, tokens = 0;  // rows = batch * tokens
+  int64_t inputs = 0, outputs = 0;
+  int64_t rows() const { return batch * tokens; }
+};
+
+// What all of them take. fp8 (e4m3) values stand for value * scale.
+struct Gemm {
+  GemmSizes sizes;
+  Dtype dtype = Dtype::bf16;       // of a and w: bf16, fp16 or e4m3
+  const void* a = nullptr;         // (rows, K)
+  const void* w = nullptr;         // (N, K)
+  const float* bias = nullptr;     // (N) or null
+  const float* a_scale = nullptr;  // (rows / scale_rows), e4m3 only
+  int64_t scale_rows = 1;          // neighbouring rows of a that share a scale
+  const float* w_scale = nullptr;  // (N), e4m3 only
+  int tile = 0;                    // 0: chosen by the sizes; else 1 + an index of gemm_tile()
+  bool steady = false;  // w was written before the kernel before this one was launched: it is read early
+};
+
+// Whether this GPU and these sizes have a kernel: compute capability 9.0, K a multiple of 16 bytes, pointers
+// of 16 bytes.
+bool gemm_supported(const Gemm& gemm);
+bool gemm_device();  // the current device
+
+struct GemmTile {
+  int rows, columns;  // of a block
+  int above, beside;  // blocks of a cluster
+};
+int gemm_tiles();
+GemmTile gemm_tile(int index);
+bool gemm_tile_fits(const GemmSizes& sizes, int index);        // N a multiple of 32 but for one of them
+int choose_gemm_tile(const GemmSizes& sizes, int processors);  // an index
+
+// Rows in runs that share a value: run(r) = (r / tokens) * runs + (r % tokens) / run_tokens, with
+// runs = ceil(tokens / run_tokens) of a sequence.
+struct Runs {
+  int64_t run_tokens = 0;  // 0: a sequence is one run
+};
+
+enum class Activation { none, gelu };
+
+// out = activation(a w^T + bias), in the dtype of a, or of e4m3 in bf16 or in e4m3 divided by *out_scale.
+// before, where given, gets what the activation was applied to, as all outputs so called in the dtype of a,
+// of e4m3 in bf16.
+struct StoreEpilogue {
+  Activation activation = Activation::none;
+  Dtype out_dtype = Dtype::bf16;
+  void* out = nullptr;               // (rows, N)
+  const float* out_scale = nullptr;  // e4m3 only: one value on the device
+  void* before = nullptr;            // (rows, N) or null
+};
+cudaError_t gemm_store(const Gemm& gemm, const StoreEpilogue& epilogue, cudaStream_t stream);
+
+// Whether a gate may add up the few sums of tiles by itself: sequences of whole tiles, one run each, and then
+// only of a context of the same tokens without a mask, and not for e4m3.
+bool gate_takes_sums(const GemmSizes& sizes, const Runs& runs);
+
+// out = sigmoid(a w^T + bias) * H[run of the row]
+struct GateEpilogue {
+  Runs runs;
+  const float* H = nullptr;  // (batch * runs, N)
+  Dtype out_dtype = Dtype::bf16;
+  void* out = nullptr;               // (rows, N)
+  const float* out_scale = nullptr;  // e4m3 only: one value of each sequence (batch), on the device
+  void* before = nullptr;            // (rows, N): a w^T + bias, or null
+  const float* partial = nullptr;    // instead of H, where gate_takes_sums(): what gemm_sums left
+};
+cudaError_t gemm_gate(const Gemm& gemm, const GateEpilogue& epilogue, cudaStream_t stream);
+
+// x += gate[sequence] * (a w^T + bias), in place.
+struct ResidualEpilogue {
+  float* x = nullptr;           // (rows, N)
+  const float* gate = nullptr;  // (batch, N), rows gate_stride apart
+  int64_t gate_stride = 0;
+};
+cudaError_t gemm_residual(const Gemm& gemm, const ResidualEpilogue& epilogue, cudaStream_t stream);
+
+// The Polynomial Mixer's context: p_i = gelu(c_i) p_{i-1} of the k factors c of each feature, summed over the
+// rows of each run. Nothing else is stored. The rows of w and bias stand in the order of sums_row(): the
+// k factors of a feature in one thread.
+constexpr int kSumsOrders[] = {1, 2, 3, 4, 6, 8};
+bool sums_order(int order);  // whether it is one of them
+// Which row i * D + j of the paper's layout (factor i of feature j) stands in row r of the kernel's; D must
+// be a multiple of 8.
+int64_t sums_row(int64_t r, int order, int64_t D);
+
+struct SumsEpilogue {
+  int order = 2;
+  Runs runs;
+  const uint8_t* visible = nullptr;  // (rows) or null: rows that count
+  float* partial = nullptr;          // (sums_slots, N)
+};
+int64_t sums_slots(const GemmSizes& sizes, const Runs& runs);
+cudaError_t gemm_sums(const Gemm& gemm, const SumsEpilogue& epilogue, cudaStream_t stream);
+
+// partial -> H (batch * runs, N): the mean over the rows that a run sees: its own, or with `causal` those of
+// all runs of its sequence up to it, or of the last `window` of them. Divided by their number, of several
+// runs plus 1e-7; or where `counts` is given by 1e-7 + counts[run], the visible rows of each run (batch *
+// runs).
+struct FoldParams {
+  GemmSizes sizes;
+  Runs runs;
+  const float* partial = nullptr;
+  bool causal = false;
+  int64_t window = 0;
+  const float* counts = nullptr;
+  float* H = nullptr;
+  float* largest = nullptr;  // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
+};
+cudaError_t fold_sums(const FoldParams& params, cudaStream_t stream);
+
+}  // namespace pom::kernels

@@ -1,0 +1,21 @@
+#include "pom/kernels/sm90/gemm/epilogue_residual.cuh"
+
+namespace pom::kernels {
+
+cudaError_t gemm_residual(const Gemm& p, const ResidualEpilogue& t, cudaStream_t stream) {
+  if (!gemm_supported(p) || !t.x || !t.gate) return cudaErrorNotSupported;
+  if (!(aligned_to(t.x, 16) && aligned_to(t.gate, 8) && t.gate_stride % 2 == 0))
+    return cudaErrorMisalignedAddress;
+  if (p.sizes.rows() == 0) return cudaSuccess;
+  return with_input(p.dtype, [&]<class In>() {
+    using Epilogue = ResidualEpilogueOf<In>;
+    const typename Epilogue::Params params{affine_of(p), t.x, t.gate, t.gate_stride,
+                                           static_cast<int>(p.sizes.tokens)};
+    // Any N would do for any tile; but those who choose and measure ask gemm_tile_fits().
+    return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
+      return launch_gemm<GemmTraits<In, kTileRows, TN, Beside, false>, Epilogue>(p, params, stream);
+    });
+  });
+}
+
+}  // namespace pom::kernels

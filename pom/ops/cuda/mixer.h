@@ -1,0 +1,34 @@
+// The operator on CUDA, with gradients: products and the kernels between them. Without a mask, with one of
+// keys, or with blocks (of a window or all) that the tokens fill; the rest is composed. In a build without
+// kernels (no_cuda.cpp) nothing is covered.
+#pragma once
+
+#include <tuple>
+
+#include "pom/ops/problem.h"
+
+namespace pom::ops::cuda {
+
+// Whether the functions below take this. x: the queries, (B, m, any).
+bool covers(const Mask& mask, const Packing& packing, std::int64_t order, const at::Tensor& x);
+
+// What the backward pass needs again.
+struct Saved {
+  at::Tensor ho, se;  // (B, n, kD), (B, m, kD), dtype of the tokens
+  at::Tensor H;       // (B, kD), fp32; with blocks one after another, (B blocks, kD)
+};
+struct Gradients {
+  at::Tensor xq, xc;  // undefined where not needed
+  LayerWeights weights;
+};
+
+at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se);
+std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
+                                                const at::Tensor& ho, const at::Tensor& se);
+at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                         const LayerWeights& weights, Saved* saved);
+Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
+                         const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
+                         bool need_w);
+
+}  // namespace pom::ops::cuda
