@@ -53,7 +53,7 @@ test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
 test-all: setup ## the same and what takes longer: fuzzing for minutes, every file compiled alone, `pip install .`
-	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 $(PYTHON) tests/run.py --all
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 POM_KILLS=$${POM_KILLS:-60} $(PYTHON) tests/run.py --all
 
 # For instance TORCH="path/to/torch-2.11/torch path/to/torch-2.13/torch", packages of the oldest and the newest.
 check-headers: setup ## whether every header and source compiles alone, with the torch of .venv or those of TORCH="folder ..."

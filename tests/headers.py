@@ -23,7 +23,7 @@ from run import ROOT, Count
 
 FOLDERS = ["pom", "cli", "tests", "bench"]
 NOT_ALONE = {"tests/outside"}  # a project of its own
-CUDA = re.compile(r"#include <(c10/cuda|ATen/cuda|cuda|cublas)|POM_WITH_CUDA")
+CUDA = re.compile(r"#include <(c10/cuda|ATen/cuda|cuda|cublas)")
 # What a torch without CUDA leaves out of its own headers for CUDA.
 MACROS = "c10/cuda/impl/cuda_cmake_macros.h"
 ABSENT = re.compile(r"fatal error: (\S+): No such file or directory")
@@ -39,7 +39,8 @@ def sources(chosen: list[Path]) -> Iterator[Path]:
 
 def of_cuda(path: Path) -> bool:
     """Whether a build with CUDA sees something else in it than one without, if that sees it at all."""
-    return "_cuda." in path.name or CUDA.search(path.read_text()) is not None
+    name = path.relative_to(ROOT).as_posix()
+    return "_cuda." in name or name.startswith("pom/ops/cuda/") or CUDA.search(path.read_text()) is not None
 
 
 def includes(torch: Path, made: Path) -> list[str]:
@@ -52,8 +53,6 @@ def compile_alone(path: Path, flags: list[str]) -> tuple[Count, str]:
     name = path.relative_to(ROOT)
     words = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-fopenmp", *flags]
     words += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Werror", "-DPOM_ISA=base"]
-    if of_cuda(path):
-        words.append("-DPOM_WITH_CUDA=1")
     if path.suffix == ".h":
         done = subprocess.run(
             [*words, "-x", "c++", "-"], input=f'#include "{name}"\n', capture_output=True, text=True
@@ -104,7 +103,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     chosen = [path.resolve() for path in arguments.paths] or [ROOT / folder for folder in FOLDERS]
-    files = [path for path in sources(chosen) if not arguments.cuda or of_cuda(path)]
+    files = list(sources(chosen))
+    if arguments.cuda:  # their headers are in them
+        files = [path for path in files if path.suffix == ".cpp" and of_cuda(path)]
     total = Count()
     for torch in arguments.torch or [torch_of_this_python()]:
         if not (torch / "include").is_dir():

@@ -120,13 +120,11 @@ std::int64_t ClipEngine::Impl::stored_bytes() const {
 
 void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observer) {
   const at::NoGradGuard no_gradients;
-  const at::ScalarType dtype = dtype_of(job.request);
-  models::VDiPoM network(config.network);
-  network->set_weights(weights());
-  network->to(device, dtype);
+  const auto network = models::Denoiser::make(config.network, weights(), dtype_of(job.request));
+  VideoStream clip(*network, sampling(job.request, {first_seed(job)}));
   const codecs::EncodedText text = block_texts(job);
-  const at::Tensor latents = sample_clip(network, sampling(job.request, {first_seed(job)}), job.blocks,
-                                         text.tokens.to(dtype), text.mask, step_counter(job, observer, 0, 1));
+  clip.tell(text.tokens, text.mask);
+  const at::Tensor latents = clip.next_blocks(job.blocks, step_counter(job, observer, 0, 1));
   const std::unique_ptr<codecs::ClipDecoder> decoder = codec->clip_decoder();
   Frames frames(job, observer);
   const std::int64_t pt = config.network.patch_time;
@@ -135,8 +133,8 @@ void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observe
 }
 
 void ClipEngine::Impl::run_stream(const ClipJob& job, const ClipObserver& observer) {
-  models::VideoDenoiser network(config.network, weights(), dtype_of(job.request));
-  VideoStream stream(network, sampling(job.request, {first_seed(job)}), weights_hash());
+  const auto network = models::Denoiser::make(config.network, weights(), dtype_of(job.request));
+  VideoStream stream(*network, sampling(job.request, {first_seed(job)}), weights_hash());
   const std::unique_ptr<codecs::ClipDecoder> decoder = codec->clip_decoder();
   if (!job.continue_from.empty()) decoder->set_state(stream.restore(job.continue_from).tensors);
   std::string prompt = job.saved_prompt;

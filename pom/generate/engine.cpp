@@ -50,11 +50,11 @@ std::int64_t Engine::Impl::stored_bytes(const Request& request) const {
 
 models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
   const auto found = denoisers.find(dtype);
-  if (found != denoisers.end()) return found->second;
+  if (found != denoisers.end()) return *found->second;
   models::Weights weights = models::read_weights(weights_path, config.network, std::nullopt);
   if (!device.is_cpu())
     for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
-  return denoisers.emplace(dtype, models::Denoiser(config.network, std::move(weights), dtype)).first->second;
+  return *(denoisers[dtype] = models::Denoiser::make(config.network, std::move(weights), dtype));
 }
 
 Plan Engine::Impl::plan(const Request& request, std::int64_t pictures, const Limits& limits) const {
@@ -69,17 +69,25 @@ at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const H
   const diffusion::Guidance guidance = guidance_of(r);
   const std::int64_t height = *r.height / codec->factor(), width = *r.width / codec->factor();
   models::Denoiser& network = denoiser(dtype_of(r));
-  network.plan(class_numbers(pictures, config), height, width,
-               diffusion::evaluation_times(*r.sampler, options));
+  models::SamplingPlan plan{
+      .batch = std::ssize(pictures), .height = height, .width = width, .evaluations = {}};
+  for (const double t : diffusion::evaluation_times(*r.sampler, options))
+    plan.evaluations.push_back({t, guidance.acts_at(t)});
+  network.plan(plan);
+  network.tell({.classes = class_numbers(pictures, config)});
   std::vector<std::uint64_t> seeds;
   for (const Request& picture : pictures) seeds.push_back(static_cast<std::uint64_t>(picture.seed));
   at::Tensor noise =
       at::empty({static_cast<std::int64_t>(seeds.size()), config.network.channels, height, width},
                 at::TensorOptions(at::kFloat).device(device));
   diffusion::fill_latents(noise, seeds);
+  std::size_t next = 0;
   const diffusion::PairModel model = [&](const at::Tensor& x, double t, bool both) {
     if (hooks.before) hooks.before();
-    at::Tensor answer = network(x, t, both);
+    check(next < plan.evaluations.size() && plan.evaluations[next].t == t &&
+              plan.evaluations[next].both == both,
+          "sample: evaluation ", next, ": expected what was planned, got time ", t);
+    at::Tensor answer = network(x, static_cast<std::int64_t>(next++));
     if (hooks.after) hooks.after();
     return answer;
   };

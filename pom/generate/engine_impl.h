@@ -28,7 +28,7 @@ struct Engine::Impl {
   ModelConfig config;
   std::string name, hash;
   std::unique_ptr<codecs::Codec> codec;
-  std::map<at::ScalarType, models::Denoiser> denoisers;  // made when first needed
+  std::map<at::ScalarType, std::unique_ptr<models::Denoiser>> denoisers;  // made when first needed
 
   // Of the weights that a run of this dtype reads first; 0 where its network is in memory already.
   std::int64_t stored_bytes(const Request& request) const;

@@ -36,13 +36,10 @@ struct ManyClips::Impl {
   Request request;
   std::int64_t block_frames;
   models::NetworkConfig network;
-  std::optional<models::VideoDenoiser> streamer = {};  // of a block-causal model; else
-  models::VDiPoM whole = nullptr;
+  std::unique_ptr<models::Denoiser> denoiser = {};
 
-  void run_stream(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds, std::int64_t blocks,
-                  const ManyObserver& observer);
-  void run_whole(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds, std::int64_t blocks,
-                 const ManyObserver& observer);
+  void run(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds, std::int64_t blocks,
+           const ManyObserver& observer);
   diffusion::OnStep counter(const ManyObserver& observer, std::int64_t block, std::int64_t blocks) const;
 };
 
@@ -55,25 +52,19 @@ diffusion::OnStep ManyClips::Impl::counter(const ManyObserver& observer, std::in
   };
 }
 
-void ManyClips::Impl::run_stream(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds,
-                                 std::int64_t blocks, const ManyObserver& observer) {
-  VideoStream stream(*streamer, engine.sampling(request, std::move(seeds)));
+// Block by block where the model is block-causal, else all at once.
+void ManyClips::Impl::run(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds,
+                          std::int64_t blocks, const ManyObserver& observer) {
+  VideoStream stream(*denoiser, engine.sampling(request, std::move(seeds)));
   stream.tell(text.tokens, text.mask);
   const std::unique_ptr<codecs::ClipDecoder> decoder = engine.codec->clip_decoder();
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const at::Tensor latents = stream.next_block(counter(observer, block, blocks));
+  const std::int64_t at_once = network.block_causal() ? 1 : blocks;
+  for (std::int64_t block = 0; block < blocks; block += at_once) {
+    const at::Tensor latents =
+        stream.next_blocks(at_once, counter(observer, block / at_once, blocks / at_once));
     const std::int64_t first = block * block_frames;
     observer.on_frames(first, to_levels(decoder->next(latents), first));
   }
-}
-
-void ManyClips::Impl::run_whole(const codecs::EncodedText& text, std::vector<std::uint64_t> seeds,
-                                std::int64_t blocks, const ManyObserver& observer) {
-  const at::Tensor latents =
-      sample_clip(whole, engine.sampling(request, std::move(seeds)), blocks,
-                  text.tokens.to(whole->no_text.scalar_type()), text.mask, counter(observer, 0, 1));
-  const std::unique_ptr<codecs::ClipDecoder> decoder = engine.codec->clip_decoder();
-  observer.on_frames(0, to_levels(decoder->next(latents), 0));
 }
 
 ManyClips::ManyClips(ClipEngine& engine, Request request, std::optional<std::int64_t> window)
@@ -81,15 +72,7 @@ ManyClips::ManyClips(ClipEngine& engine, Request request, std::optional<std::int
                      .request = std::move(request),
                      .block_frames = engine.block_frames(),
                      .network = with_window(engine.config().network, window)}) {
-  const at::NoGradGuard no_gradients;
-  const at::ScalarType dtype = dtype_of(impl_->request);
-  if (impl_->network.block_causal()) {
-    impl_->streamer.emplace(impl_->network, impl_->engine.weights(), dtype);
-    return;
-  }
-  impl_->whole = models::VDiPoM(impl_->network);
-  impl_->whole->set_weights(impl_->engine.weights());
-  impl_->whole->to(impl_->engine.device, dtype);
+  impl_->denoiser = models::Denoiser::make(impl_->network, impl_->engine.weights(), dtype_of(impl_->request));
 }
 ManyClips::~ManyClips() = default;
 
@@ -102,21 +85,18 @@ void ManyClips::run(std::span<const std::string> prompts, std::vector<std::uint6
   check(frames >= 1, "sample: frames: expected at least one, got ", frames);
   const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
   const ClipWork work{.blocks = blocks,
-                      .stream = impl_->streamer.has_value(),
+                      .stream = impl_->network.block_causal(),
                       .clips = static_cast<std::int64_t>(prompts.size()),
                       .on_gpu = !impl_->engine.device.is_cpu()};
   const Plan plan = make_clip_plan(impl_->engine.config, *impl_->engine.codec, impl_->request, work, {}, 0);
   check(plan.fits, clip_refusal(work, plan, "fewer or shorter clips might fit"));
   const codecs::EncodedText text = impl_->engine.encoder->encode(prompts);
-  if (impl_->streamer)
-    impl_->run_stream(text, std::move(seeds), blocks, observer);
-  else
-    impl_->run_whole(text, std::move(seeds), blocks, observer);
+  impl_->run(text, std::move(seeds), blocks, observer);
 }
 
 std::int64_t ManyClips::steps(std::int64_t frames) const {
   const std::int64_t blocks = (frames + impl_->block_frames - 1) / impl_->block_frames;
-  return (impl_->streamer ? blocks : 1) * *impl_->request.steps;
+  return (impl_->network.block_causal() ? blocks : 1) * *impl_->request.steps;
 }
 
 }  // namespace pom::generate

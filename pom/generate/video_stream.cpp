@@ -43,37 +43,51 @@ std::string guided_text(const std::vector<models::Evaluation>& evaluations) {
 
 }  // namespace
 
-VideoStream::VideoStream(models::VideoDenoiser& network, ClipSampling sampling, std::string model)
+VideoStream::VideoStream(models::Denoiser& network, ClipSampling sampling, std::string model)
     : network_(&network), sampling_(std::move(sampling)), model_(std::move(model)) {
   check(!sampling_.seeds.empty(), "VideoStream: seeds: expected at least one clip, got none");
   sampling_.sampler = diffusion::canonical_sampler(sampling_.sampler);
   for (const double t : diffusion::evaluation_times(sampling_.sampler, sampling_.options))
     evaluations_.push_back({t, sampling_.guidance.acts_at(t)});
-  network_->plan(static_cast<std::int64_t>(sampling_.seeds.size()), sampling_.height, sampling_.width,
-                 evaluations_);
+  network_->plan({.batch = std::ssize(sampling_.seeds),
+                  .height = sampling_.height,
+                  .width = sampling_.width,
+                  .evaluations = evaluations_});
 }
 
 void VideoStream::tell(const at::Tensor& text, const at::Tensor& mask) {
-  network_->tell(text, mask);
+  network_->tell({.text = text, .mask = mask});
 }
 
-at::Tensor VideoStream::next_block(const diffusion::OnStep& on_step) {
+at::Tensor VideoStream::next_blocks(std::int64_t blocks, const diffusion::OnStep& on_step) {
   const at::NoGradGuard no_gradients;
+  check(blocks >= 1, "VideoStream: blocks: expected at least one, got ", blocks);
   const models::NetworkConfig& config = network_->config();
-  const std::int64_t B = static_cast<std::int64_t>(sampling_.seeds.size());
-  at::Tensor x = at::empty({B, config.channels, config.patch_time, sampling_.height, sampling_.width},
+  const std::int64_t B = std::ssize(sampling_.seeds), pt = config.patch_time;
+  at::Tensor x = at::empty({B, config.channels, blocks * pt, sampling_.height, sampling_.width},
                            at::TensorOptions(network_->device()).dtype(at::kFloat));
-  const std::int64_t first = block() * (x.numel() / B);
-  diffusion::fill_latents(x, sampling_.seeds, first);
+  // Every block is drawn with the numbers that are its own.
+  const auto each_block = [&](at::Tensor& clips, auto&& draw) {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      at::Tensor one = clips.narrow(2, b * pt, pt);
+      draw(one, (block() + b) * (one.numel() / B));
+    }
+  };
+  each_block(
+      x, [&](at::Tensor& one, std::int64_t first) { diffusion::fill_latents(one, sampling_.seeds, first); });
+  const auto step_noise = [&](at::Tensor& out, std::uint32_t step) {
+    each_block(out, [&](at::Tensor& one, std::int64_t first) {
+      diffusion::fill_step_noise(one, sampling_.seeds, step, first);
+    });
+  };
   std::size_t next = 0;
   const auto answers = [&](const at::Tensor& noisy, double t, bool both) {
     check(next < evaluations_.size() && evaluations_[next].t == t && evaluations_[next].both == both,
           "VideoStream: evaluation ", next, ": expected what was planned, got time ", t);
     return (*network_)(noisy, static_cast<std::int64_t>(next++));
   };
-  const at::Tensor made =
-      diffusion::sample(diffusion::guide(answers, sampling_.guidance), x, sampling_.path, sampling_.sampler,
-                        sampling_.options, diffusion::step_noise(sampling_.seeds, first), on_step);
+  const at::Tensor made = diffusion::sample(diffusion::guide(answers, sampling_.guidance), x, sampling_.path,
+                                            sampling_.sampler, sampling_.options, step_noise, on_step);
   network_->advance();
   return made;
 }

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "pom/generate/clip_sampling.h"
-#include "pom/models/video_denoiser.h"
+#include "pom/models/denoiser.h"
 
 namespace pom::generate {
 
@@ -20,13 +20,16 @@ class VideoStream {
  public:
   // Begins at block 0. The network is the stream's as long as it lasts: a plan for another one ends this one.
   // `model` names the weights (their hash), for saved states.
-  VideoStream(models::VideoDenoiser& network, ClipSampling sampling, std::string model = {});
+  VideoStream(models::Denoiser& network, ClipSampling sampling, std::string model = {});
 
-  // From the next block on: text (B, L, width), mask (B, L) bool. Needed before the first block.
+  // From the next block on: text (B, L, width), mask (B, L) bool; or of each of the blocks that are made
+  // together, (B, blocks, L, width) and (B, blocks, L). Needed before the first block.
   void tell(const at::Tensor& text, const at::Tensor& mask);
 
   // (B, C, pt, H, W), denoised. `on_step` may throw, which leaves the stream where it was before the block.
-  at::Tensor next_block(const diffusion::OnStep& on_step = {});
+  at::Tensor next_block(const diffusion::OnStep& on_step = {}) { return next_blocks(1, on_step); }
+  // So many blocks at once, (B, C, blocks * pt, H, W); the same as one after another, up to rounding.
+  at::Tensor next_blocks(std::int64_t blocks, const diffusion::OnStep& on_step = {});
   std::int64_t block() const { return network_->block(); }  // the number of the next one
   const ClipSampling& sampling() const { return sampling_; }
 
@@ -39,7 +42,7 @@ class VideoStream {
  private:
   std::vector<std::pair<std::string, std::string>> fingerprint() const;
 
-  models::VideoDenoiser* network_;
+  models::Denoiser* network_;
   ClipSampling sampling_;
   std::string model_;
   std::vector<models::Evaluation> evaluations_;

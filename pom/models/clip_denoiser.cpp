@@ -20,23 +20,6 @@ namespace {
 
 constexpr std::int64_t kMostBlocks = std::int64_t{1} << 32;  // of a stream: more than anyone will see
 
-// The parts of a layer's modulations, in the order of the network's weights.
-enum Part {
-  scale_x,
-  shift_x,
-  scale_text,
-  shift_text,
-  scale_1,
-  shift_1,
-  scale_2,
-  shift_2,
-  gate_text,
-  gate_1,
-  gate_2,
-  parts
-};
-constexpr int kGates = 3;
-
 struct ClipLayer {
   ops::LayerWeights c_pom, pom;             // these two, or
   ops::Dense c_query, c_key_value, c_proj;  // of attention to the text
@@ -44,7 +27,7 @@ struct ClipLayer {
   ops::Dense up, down;
 };
 
-ClipLayer take_layer(WeightReader& weights, const NetworkConfig& config, std::int64_t i) {
+ClipLayer take_clip_layer(WeightReader& weights, const NetworkConfig& config, std::int64_t i) {
   const std::string name = "layers." + std::to_string(i) + ".";
   ClipLayer layer;
   if (config.attention()) {
@@ -79,6 +62,23 @@ at::Tensor per_block(const at::Tensor& rows, std::int64_t n) {
 }
 
 class ClipDenoiser final : public Denoiser {
+  // The parts of a layer's modulations, in the order of the network's weights.
+  enum Part {
+    scale_x,
+    shift_x,
+    scale_text,
+    shift_text,
+    scale_1,
+    shift_1,
+    scale_2,
+    shift_2,
+    gate_text,
+    gate_1,
+    gate_2,
+    parts
+  };
+  static constexpr int kGates = 3;
+
  public:
   ClipDenoiser(const NetworkConfig& c, Weights weights, at::ScalarType dtype)
       : config_(c), dtype_(dtype), time_code_(nn::TimeCode::named(c.time_code, c.time_period)) {
@@ -93,7 +93,7 @@ class ClipDenoiser final : public Denoiser {
     text_proj_ = reader.dense("text_proj");
     in_conv_ = reader.dense("in_conv");
     in_conv_.weight = in_conv_.weight.flatten(1);
-    for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_layer(reader, c, i));
+    for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_clip_layer(reader, c, i));
     table_.emplace(reader, c, parts, kGates, stream_);
     out_proj_ = reader.dense("out_proj");
   }
@@ -143,6 +143,8 @@ class ClipDenoiser final : public Denoiser {
   at::Tensor operator()(const at::Tensor& x, std::int64_t i) override {
     const at::NoGradGuard no_gradients;
     check(told_.text.defined(), "Denoiser: text: expected tell() before the first evaluation");
+    check(config_.block_causal() || block_ == 0,
+          "Denoiser: x: expected all blocks at once, since they see each other, got more after ", block_);
     check(i >= 0 && i < count(), "Denoiser: evaluation: expected 0 to ", count() - 1, ", got ", i);
     const std::int64_t p = config_.patch, pt = config_.patch_time;
     check(x.dim() == 5 && x.size(2) >= pt && x.size(2) % pt == 0 &&

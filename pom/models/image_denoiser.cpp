@@ -22,19 +22,15 @@ namespace {
 // e4m3 is as exact, relatively, down to 2^-14 of its greatest value.
 constexpr double kScaleMargin = 8;
 
-// The parts of a layer's modulations, in the order of the network's weights.
-enum Part { scale_1, shift_1, scale_2, shift_2, gate_1, gate_2, parts };
-constexpr int kGates = 2;
-
-struct Layer {
+struct ImageLayer {
   ops::LayerWeights pom;
   ops::Dense qkv, proj;  // of attention
   ops::Dense up, down;
 };
 
-Layer take_layer(WeightReader& weights, const NetworkConfig& config, std::int64_t i) {
+ImageLayer take_image_layer(WeightReader& weights, const NetworkConfig& config, std::int64_t i) {
   const std::string name = "layers." + std::to_string(i) + ".";
-  Layer layer;
+  ImageLayer layer;
   if (config.attention()) {
     layer.qkv = weights.dense(name + "attn.qkv");
     layer.proj = weights.dense(name + "attn.proj");
@@ -47,6 +43,10 @@ Layer take_layer(WeightReader& weights, const NetworkConfig& config, std::int64_
 }
 
 class ImageDenoiser final : public Denoiser {
+  // The parts of a layer's modulations, in the order of the network's weights.
+  enum Part { scale_1, shift_1, scale_2, shift_2, gate_1, gate_2, parts };
+  static constexpr int kGates = 2;
+
  public:
   ImageDenoiser(const NetworkConfig& c, Weights weights, at::ScalarType dtype) : config_(c), dtype_(dtype) {
     check_config(c, "Denoiser: ");
@@ -60,7 +60,7 @@ class ImageDenoiser final : public Denoiser {
     stream_ = classes_emb_.options();
     in_conv_ = reader.dense("in_conv");
     in_conv_.weight = in_conv_.weight.flatten(1);
-    for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_layer(reader, c, i));
+    for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_image_layer(reader, c, i));
     table_.emplace(reader, c, parts, kGates, stream_);
     out_proj_ = reader.dense("out_proj");
     graphs_ = ops::cuda::graphs_on(stream_.device());
@@ -221,7 +221,7 @@ class ImageDenoiser final : public Denoiser {
   }
 
   void run_layer(std::int64_t index, at::Tensor& x, const BlockModulation& m) {
-    const Layer& layer = layers_[static_cast<std::size_t>(index)];
+    const ImageLayer& layer = layers_[static_cast<std::size_t>(index)];
     const ops::Fp8 fp8 = fp8_of(index);
     if (config_.attention()) {
       at::Tensor projected = qkv_.narrow(0, 0, x.size(0));
@@ -244,7 +244,7 @@ class ImageDenoiser final : public Denoiser {
   std::unique_ptr<ops::BlockStack> make_stack(const at::Tensor& x) {
     std::vector<ops::StackedBlock> blocks;
     for (std::int64_t i = 0; i < config_.depth; ++i) {
-      const Layer& layer = layers_[static_cast<std::size_t>(i)];
+      const ImageLayer& layer = layers_[static_cast<std::size_t>(i)];
       const BlockModulation m = modulation_of(i, modulations_.narrow(0, 0, x.size(0)));
       blocks.push_back({layer.pom, layer.up, layer.down, m.mixing, m.feeding, m.mixing_gate, m.feeding_gate,
                         fp8() ? hidden_scales_.narrow(0, i, 1) : at::Tensor()});
@@ -275,7 +275,7 @@ class ImageDenoiser final : public Denoiser {
   at::TensorOptions stream_;
   at::Tensor classes_emb_;
   ops::Dense in_conv_, out_proj_;
-  std::vector<Layer> layers_;
+  std::vector<ImageLayer> layers_;
   std::optional<ModulationTable> table_;  // a row for each class of the batch
 
   std::int64_t batch_ = 0, rows_ = 0, columns_ = 0, block_ = 0;

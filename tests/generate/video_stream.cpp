@@ -100,7 +100,8 @@ class Streaming : public testing::TestWithParam<Case> {};
 TEST_P(Streaming, EqualsTheWholeClip) {
   const Case& c = GetParam();
   const models::NetworkConfig config = small(c.mixer, c.window);
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   VideoStream stream(network, sampling(c.sampler, c.scale));
   const Prompts prompts(static_cast<std::size_t>(c.blocks), prompt(1));
   const at::Tensor got = streamed(stream, prompts), expected = whole(config, stream.sampling(), prompts);
@@ -128,7 +129,8 @@ TEST(VideoStream, WhatABlockSawIsInItsPictures) {
   at::Tensor made[3];
   for (const std::int64_t window : {0, 1, 2}) {
     const models::NetworkConfig config = small("pom", window);
-    models::VideoDenoiser network(config, some_weights(config));
+    const auto network_made = models::Denoiser::make(config, some_weights(config));
+    models::Denoiser& network = *network_made;
     VideoStream stream(network, sampling("euler"));
     made[window] = streamed(stream, Prompts(3, prompt(1)));
   }
@@ -139,7 +141,8 @@ TEST(VideoStream, WhatABlockSawIsInItsPictures) {
 
 TEST(VideoStream, GuidanceInAnIntervalEqualsTheWholeClip) {
   const models::NetworkConfig config = small();
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   ClipSampling s = sampling("heun", 2.5);
   s.guidance.from = 0.3, s.guidance.to = 0.7;
   VideoStream stream(network, s);
@@ -150,7 +153,8 @@ TEST(VideoStream, GuidanceInAnIntervalEqualsTheWholeClip) {
 TEST(VideoStream, APromptThatChangesEqualsTheWholeClipWithPromptsOfItsBlocks) {
   for (const char* mixer : {"pom", "attention"}) {
     const models::NetworkConfig config = small(mixer, 3);
-    models::VideoDenoiser network(config, some_weights(config));
+    const auto network_made = models::Denoiser::make(config, some_weights(config));
+    models::Denoiser& network = *network_made;
     VideoStream stream(network, sampling("heun", 2));
     const Prompts prompts{prompt(1), prompt(1), prompt(2), prompt(3), prompt(3)}, same(5, prompt(1));
     const at::Tensor got = streamed(stream, prompts);
@@ -164,7 +168,8 @@ TEST(VideoStream, APromptThatChangesEqualsTheWholeClipWithPromptsOfItsBlocks) {
 
 TEST(VideoStream, AClipIsItsOwnWhateverTheBatch) {
   const models::NetworkConfig config = small("pom", 2);
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   ClipSampling s = sampling("heun", 2);
   VideoStream both(network, s);
   const at::Tensor expected = streamed(both, Prompts(3, prompt(1)));
@@ -179,7 +184,8 @@ TEST(VideoStream, AClipIsItsOwnWhateverTheBatch) {
 
 TEST(VideoStream, ABlockThatWasBrokenOffIsMadeAgain) {
   const models::NetworkConfig config = small("pom", 2);
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   VideoStream undisturbed(network, sampling("heun"));
   const at::Tensor expected = streamed(undisturbed, Prompts(4, prompt(1)));
   VideoStream stream(network, sampling("heun"));
@@ -211,7 +217,8 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
   for (const char* mixer : {"pom", "attention"})
     for (const std::int64_t window : {0, 2, 4}) {
       const models::NetworkConfig config = small(mixer, window);
-      models::VideoDenoiser network(config, some_weights(config));
+      const auto network_made = models::Denoiser::make(config, some_weights(config));
+      models::Denoiser& network = *network_made;
       VideoStream unbroken(network, sampling("heun", 2), "hash");
       const at::Tensor expected = streamed(unbroken, Prompts(5, prompt(1)));
       VideoStream first(network, sampling("heun", 2), "hash");
@@ -219,7 +226,8 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
       const at::Tensor memory = at::randn({2, 3});
       first.save(folder / "s.safetensors", {.notes = {{"prompt", "a star"}}, .tensors = {{"codec", memory}}});
 
-      models::VideoDenoiser another(config, some_weights(config));
+      const auto another_made = models::Denoiser::make(config, some_weights(config));
+      models::Denoiser& another = *another_made;
       ClipSampling unseeded = sampling("heun", 2);
       unseeded.seeds = {0, 0};
       VideoStream second(another, unseeded, "hash");
@@ -243,7 +251,8 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
 
 TEST_F(States, BeforeTheFirstBlockAreFineToo) {
   const models::NetworkConfig config = small();
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   VideoStream first(network, sampling("euler"));
   first.tell(prompt(1).tokens, prompt(1).mask);
   first.save(folder / "s.safetensors");
@@ -255,7 +264,8 @@ TEST_F(States, BeforeTheFirstBlockAreFineToo) {
 
 TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
   const models::NetworkConfig config = small();
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   const std::filesystem::path path = folder / "s.safetensors";
   VideoStream first(network, sampling("heun", 2), "hash");
   first.tell(prompt(1).tokens, prompt(1).mask);
@@ -289,7 +299,8 @@ TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
 TEST(VideoStream, TheStateIsAsLargeAfterManyBlocksAsAfterAFew) {
   for (const std::int64_t window : {0, 2}) {
     const models::NetworkConfig config = small("pom", window);
-    models::VideoDenoiser network(config, some_weights(config));
+    const auto network_made = models::Denoiser::make(config, some_weights(config));
+    models::Denoiser& network = *network_made;
     VideoStream stream(network, sampling("euler", 2));
     stream.tell(prompt(1).tokens, prompt(1).mask);
     const auto bytes = [&] {
@@ -310,7 +321,9 @@ TEST(VideoStream, RunsOnAGpuWhereThereIsOne) {
     const models::NetworkConfig config = small(mixer, 2);
     models::Weights moved;
     for (const auto& [name, tensor] : some_weights(config)) moved[name] = tensor.cuda();
-    models::VideoDenoiser here(config, some_weights(config)), there(config, moved);
+    const auto here_made = models::Denoiser::make(config, some_weights(config)),
+               there_made = models::Denoiser::make(config, moved);
+    models::Denoiser &here = *here_made, &there = *there_made;
     models::VDiPoM network(config);
     network->set_weights(some_weights(config));
     network->to(at::kCUDA);
@@ -331,12 +344,17 @@ TEST(VideoStream, RunsOnAGpuWhereThereIsOne) {
 
 TEST(VideoStream, NeedsACausalNetworkAndAText) {
   models::NetworkConfig config = small();
-  models::VideoDenoiser network(config, some_weights(config));
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
   VideoStream stream(network, sampling("euler"));
   EXPECT_THROW(stream.next_block(), Error);
   EXPECT_THROW(stream.tell(at::zeros({2, 5, 9}), at::ones({2, 5}, at::kBool)), Error);
   config.temporal_mask = "none";
-  EXPECT_THROW(models::VideoDenoiser(config, some_weights(config)), Error);
+  const auto whole = models::Denoiser::make(config, some_weights(config));  // its blocks all see each other
+  VideoStream clip(*whole, sampling("euler"));
+  clip.tell(at::zeros({2, 5, config.text_width}), at::ones({2, 5}, at::kBool));
+  clip.next_blocks(2);
+  EXPECT_THROW(clip.next_block(), Error);
 }
 
 }  // namespace

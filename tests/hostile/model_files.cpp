@@ -88,7 +88,8 @@ struct State {
 
 class Streams : public testing::Test {
  protected:
-  Streams() : config_(clips_config()), network_(config_.network, weights(config_.network), at::kFloat) {
+  Streams()
+      : config_(clips_config()), network_(models::Denoiser::make(config_.network, weights(config_.network))) {
     sampling_.height = 8, sampling_.width = 8, sampling_.seeds = {7};
     sampling_.options.steps = 1;
   }
@@ -100,7 +101,7 @@ class Streams : public testing::Test {
     return weights;
   }
 
-  generate::VideoStream stream() { return {network_, sampling_, "the model"}; }
+  generate::VideoStream stream() { return {*network_, sampling_, "the model"}; }
 
   // A true state, after one block.
   State made() {
@@ -145,7 +146,7 @@ class Streams : public testing::Test {
 
   Folder folder_;
   generate::ModelConfig config_;
-  models::VideoDenoiser network_;
+  std::unique_ptr<models::Denoiser> network_;
   generate::ClipSampling sampling_;
 };
 
