@@ -14,7 +14,6 @@
 #include "pom/data/shapes.h"
 #include "pom/data/sprites.h"
 #include "pom/data/streams.h"
-#include "pom/io/image.h"
 
 namespace pom::data {
 namespace {
@@ -73,21 +72,6 @@ Split split_files(const FileSets& sets, std::int64_t wanted, std::uint64_t seed)
 }
 
 }  // namespace
-
-void check_picture_size(const DataConfig& config) {
-  check(config.size.size() == 2, "data: size: expected width and height, got ", config.size.size(),
-        config.size.size() == 1 ? " number" : " numbers");
-  io::check_size("data: size", config.size[0], config.size[1]);
-}
-
-void check_clip_length(const DataConfig& config) {
-  check(config.frames >= 1, "data: frames: expected at least 1, got ", config.frames);
-  check(config.fps > 0 && config.fps <= 1000, "data: fps: expected above 0 and at most 1000, got ",
-        config.fps);
-  check(config.frames <= io::max_pixels / (config.size[0] * config.size[1]),
-        "data: frames: expected at most ", io::max_pixels, " pixels in a clip, got ", config.frames,
-        " frames of ", config.size[0], "x", config.size[1]);
-}
 
 Split open_dataset(const DataConfig& config, std::uint64_t seed) {
   check(config.validation >= 0, "data: validation: expected at least 0, got ", config.validation);

@@ -40,10 +40,4 @@ Model guide(PairModel model, const Guidance& guidance) {
   };
 }
 
-double auto_omega(double width, double height, double s0) {
-  check(width > 0 && height > 0, "auto_omega: size: expected more than 0, got ", width, "x", height);
-  check(s0 > 0, "auto_omega: s0: expected more than 0, got ", s0);
-  return 4 * std::sqrt(width * height) / s0;
-}
-
 }  // namespace pom::diffusion

@@ -14,7 +14,7 @@
 namespace pom::diffusion {
 namespace {
 
-const std::vector<std::string> kNames = {"mse", "min-snr"};  // in the order of Loss::Kind
+const std::vector<std::string> kNames = Loss::names();  // in the order of Loss::Kind
 
 // Half precision is for networks; a mean of squares needs more.
 at::Tensor widened(const at::Tensor& x) {
@@ -32,10 +32,6 @@ Loss Loss::named(std::string_view name, double gamma) {
   if (name == kNames[0]) return mse();
   if (name == kNames[1]) return min_snr(gamma);
   fail("Loss: name: there is no \"", name, "\"", suggestion(name, kNames));
-}
-
-std::vector<std::string> Loss::names() {
-  return kNames;
 }
 
 std::string_view Loss::name() const {

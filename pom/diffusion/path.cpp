@@ -20,9 +20,8 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // of σ² and of 1 − σ²
 constexpr double kQuarterTurn = std::numbers::pi / 2;
-const std::vector<std::string> kPaths = {"flow", "epsilon"};
-const std::vector<std::string> kVariances = {"linear", "sine", "cosine",
-                                             "sigmoid"};  // in the order of the enum
+const std::vector<std::string> kPaths = Path::names();
+const std::vector<std::string> kVariances = Path::variance_names();  // in the order of the enum
 
 double logistic(double x) {
   return 1 / (1 + std::exp(-x));
@@ -90,14 +89,6 @@ Path Path::named(std::string_view path, std::string_view variance) {
   }
   if (variance.empty()) return epsilon();
   return epsilon(static_cast<Variance>(index_of("variance", variance, kVariances)));
-}
-
-std::vector<std::string> Path::names() {
-  return kPaths;
-}
-
-std::vector<std::string> Path::variance_names() {
-  return kVariances;
 }
 
 std::string_view Path::name() const {

@@ -19,16 +19,6 @@ std::vector<Level> levels_of(const Path& path, const SamplerOptions& options) {
 
 }  // namespace
 
-std::vector<double> time_grid(const SamplerOptions& options) {
-  std::vector<double> times;
-  for (int i = 0; i < options.steps; ++i)
-    times.push_back(shifted(
-        options.t_start + (options.t_end - options.t_start) * (static_cast<double>(i) / options.steps),
-        options.shift));
-  times.push_back(shifted(options.t_end, options.shift));
-  return times;
-}
-
 Trajectory::Trajectory(const Model& model, const at::Tensor& start, const Path& path,
                        const SamplerOptions& options, const StepNoise& noise, const OnStep& on_step)
     : x(start.clone(at::MemoryFormat::Contiguous)),

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -64,6 +65,10 @@ struct Sampler {
   bool takes_eta = false;
   bool always_noise = false;  // else with eta > 0
 };
+
+// The sampler of that name, which takes these options; an error otherwise.
+const Sampler& checked_sampler(std::string_view name, const SamplerOptions& options);
+bool needs_noise(const Sampler& sampler, const SamplerOptions& options);
 
 struct RegisterSampler {
   explicit RegisterSampler(Sampler sampler);

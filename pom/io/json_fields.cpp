@@ -63,6 +63,8 @@ class Watch {
 Json parse(std::string_view text, std::string_view source) {
   check(text.size() <= max_json_bytes, source, ": expected at most ", max_json_bytes, " bytes of JSON, got ",
         text.size());
+  if (const std::size_t end = text.find('\0'); end != std::string_view::npos)  // where the parser would stop
+    fail(source, ": ", place(text, end + 1), ": expected text, got a byte 0");
   try {
     return Json::parse(text, Watch(source));
   } catch (const Json::parse_error& error) {
@@ -141,7 +143,9 @@ void take(const Json& value, std::optional<Value>& into, const Site& site) {
 
 void take_object(const Json& object, std::span<const BoundField> fields, const std::string& source,
                  const std::string& prefix, std::set<std::string>& given) {
-  for (const auto& [key, value] : object.items()) {
+  for (const auto& item : object.items()) {
+    const std::string& key = item.key();
+    const Json& value = item.value();
     const auto bound = std::ranges::find(fields, key, [](const BoundField& b) { return b.field.name; });
     if (bound == fields.end()) {
       std::vector<std::string> names;

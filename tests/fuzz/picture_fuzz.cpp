@@ -1,14 +1,12 @@
 // Fuzzes the PNG and JPEG readers. Any input may be refused with a pom::Error; a picture that is accepted
 // must be whole, and come back equal with its text when it is written as PNG.
+#include "tests/fuzz/fuzz.h"
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <span>
 #include <vector>
 #include <zlib.h>
 
-#include "pom/base/error.h"
 #include "pom/io/jpeg.h"
 #include "pom/io/picture.h"
 
@@ -16,23 +14,7 @@ namespace {
 
 using namespace pom::io;
 
-using Bytes = std::span<const std::byte>;
-
-void require(bool ok, const char* what) {
-  if (ok) return;
-  std::cerr << "fuzz: not so: " << what << '\n';
-  std::abort();
-}
-
-// Runs a step that may refuse; false where it did.
-template <class Step>
-bool accepted(Step step) try {
-  step();
-  return true;
-} catch (const pom::Error& error) {
-  require(error.what()[0] != '\0', "errors say what is wrong");
-  return false;
-}
+using namespace fuzz;
 
 void check_accepted(const Image& image, const std::vector<TextEntry>& text) {
   check_image("fuzz", image);
