@@ -9,6 +9,7 @@
 
 #include "pom/base/error.h"
 #include "pom/io/atomic_file.h"
+#include "pom/io/folder_swap.h"
 #include "pom/io/json_fields.h"
 
 namespace pom::train {
@@ -85,7 +86,7 @@ void make_folder(const fs::path& path) {
 void remove_temporaries(const fs::path& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().filename().string().starts_with(".pom-tmp-")) fs::remove(entry.path(), ignored);
+    if (entry.path().filename().string().starts_with(".pom-tmp-")) fs::remove_all(entry.path(), ignored);
 }
 
 fs::path prepared(const fs::path& path) {
@@ -96,6 +97,7 @@ fs::path prepared(const fs::path& path) {
 }  // namespace
 
 RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {
+  io::restore_folder(model());
   const bool used = !list_checkpoints(checkpoints()).empty();
   check(resume || !used, "train: ", path_.string(),
         ": holds a run already; go on with it (--resume) or give another folder (-o DIR)");
