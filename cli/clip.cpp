@@ -23,7 +23,9 @@ using generate::ClipEngine, generate::ClipJob, generate::ClipRequest, generate::
 
 enum class End { whole, stopped, unread };
 
+// A state that is damaged is no mistake in what was asked for.
 ClipJob resolve(const SampleOptions& options, const ClipEngine& engine) {
+  if (!options.clip.continue_from.empty()) generate::check_state(options.clip.continue_from);
   return as_usage([&] {
     Request request = options.request;
     if (!options.size.empty()) {
@@ -67,7 +69,8 @@ JsonObject clip_json(const ClipEngine& engine, const ClipJob& job) {
       .add("model", JsonObject()
                         .add("name", engine.name())
                         .add("folder", engine.folder().string())
-                        .add("sha256", engine.weights_hash()));
+                        .add("sha256", engine.weights_hash())
+                        .add("text_encoder_sha256", engine.text_hash()));
 }
 
 // What the file says of itself, as far as it is known before the last frame. Nothing of this machine.
@@ -80,6 +83,7 @@ std::vector<io::TextEntry> description(const ClipEngine& engine, const ClipJob& 
                           *r.sampler, *r.shift != 1 ? detail::concat(", Shift: ", *r.shift) : "",
                           ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.seed, ", Size: ", *r.width, "x",
                           *r.height, ", Model hash: ", engine.weights_hash().substr(0, 10),
+                          ", Text encoder hash: ", engine.text_hash().substr(0, 10),
                           ", Model: ", engine.name(), ", Version: libpom ", build_info().version)}};
 }
 

@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/codecs/codec.h"
 #include "pom/models/counts.h"
 
@@ -111,7 +112,7 @@ void print_cost(const Cost& cost, std::int64_t batch) {
   const std::string condition = cost.network.video()
                                     ? detail::concat("text ", cost.network.text_width, " wide")
                                     : detail::concat(cost.network.classes, " classes");
-  print(bold(cost.name, 1));
+  print(bold(shown(cost.name), 1));
   print("  network       " + wrap(network_text(cost.network), 16, 16));
   print(detail::concat(cost.network.video() ? "  block         " : "  picture       ", cost.width, "x",
                        cost.height, ", latent ", cost.latent_width(), "x", cost.latent_height(), " of ",

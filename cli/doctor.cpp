@@ -88,9 +88,9 @@ Command doctor_command() {
       .usage = "doctor [MODEL] [flags]",
       .about =
           "Looks at the build, the processor and the kernels it runs, threads, memory, GPU, libraries, "
-          "terminal and disk; and at a model folder: its config, every tensor, and one step of "
-          "sampling. Each line is ok, a note or a problem, with the fix below. Exits 1 where there is a "
-          "problem.",
+          "terminal and disk; and at a model folder: its config, every tensor, the text encoder, and one "
+          "step of sampling. Each line is ok, a note or a problem, with the fix below. Exits 1 where there "
+          "is a problem.",
       .examples =
           "pom doctor\n"
           "pom doctor assets/shapes64",

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cli/command.h"
+#include "pom/base/shown.h"
 
 namespace pom::cli {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 [[noreturn]] void refuse(const Field& field, std::string_view expected, const std::string& text) {
   const std::string range = range_text(field);
   throw UsageError(detail::concat(flag_name(field.name), ": expected ", expected, range.empty() ? "" : ", ",
-                                  range, ", got \"", text, "\""));
+                                  range, ", got \"", shown(text), "\""));
 }
 
 // Reads the whole of the text as a number, or refuses it.

@@ -12,6 +12,7 @@
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 #include "pom/codecs/words.h"
 #include "pom/generate/folder.h"
@@ -121,20 +122,23 @@ std::optional<StoredWeights> stored_weights(const fs::path& folder) {
 struct StoredText {
   codecs::TextConfig config;
   std::int64_t words = 0;
+  std::string sha256 = {};
 };
 
 // Nothing where the model makes pictures, or its folder has no encoder yet.
 std::optional<StoredText> stored_text(const fs::path& folder, const generate::ModelConfig& config) {
   if (!config.network.video() || !fs::exists(folder / codecs::text_folder)) return std::nullopt;
-  StoredText text{generate::stored_text_config(folder)};
-  const codecs::Words words = codecs::Words::open(text.config, folder / codecs::text_folder);
+  const io::safetensors::Reader file(folder / codecs::text_file);
+  StoredText text{generate::stored_text_config(file)};
+  const codecs::Words words = codecs::Words::open(text.config, file);
   text.words = std::ssize(words.vocabulary().words());
+  text.sha256 = words.hash();
   return text;
 }
 
 std::string with_commas(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shown(name);
   return text;
 }
 
@@ -154,6 +158,7 @@ void print_clips(const generate::ModelConfig& config, const std::optional<Stored
   print(text ? detail::concat("  text          words, ", text->words, " of them, at most ",
                               text->config.limit, " pieces, ", text->config.width, " wide")
              : detail::concat("  text          none: ", codecs::text_folder, " is missing"));
+  if (text) print("  text sha256   " + text->sha256);
 }
 
 void print_folder(const generate::ModelConfig& config, const std::optional<StoredWeights>& weights) {
@@ -192,7 +197,8 @@ int folder_info(const InfoOptions& options) {
                            .add("kind", text->config.kind)
                            .add("words", text->words)
                            .add("limit", text->config.limit)
-                           .add("width", text->config.width));
+                           .add("width", text->config.width)
+                           .add("sha256", text->sha256));
   result.add("class_names", config.classes).raw("config", io::write_json(config));
   print(result.text());
   return Exit::ok;
@@ -238,14 +244,20 @@ int picture_info(const InfoOptions& options) {
     text.resize(std::max<std::size_t>(text.size() + 1, 12), ' ');
     print(detail::concat(text, value));
   };
-  line("model", origin.model);
+  line("model", shown(origin.model));
   line("sha256", origin.model_hash);
-  line("libpom", origin.version);
+  line("libpom", shown(origin.version));
   request.fields([&](const Field& field, auto& value) {
+    const auto one = [&](const auto& each) {
+      if constexpr (requires { std::string_view(each); })
+        line(field.name, shown(each));
+      else
+        line(field.name, each);
+    };
     if constexpr (requires { value.has_value(); }) {
-      if (value) line(field.name, *value);
+      if (value) one(*value);
     } else {
-      line(field.name, value);
+      one(value);
     }
   });
   return Exit::ok;

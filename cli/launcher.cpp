@@ -15,10 +15,11 @@ void limit_spinning() {
   if (!std::getenv("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
-// A picture must not become what a closed stdout or stderr is taken for.
+// A picture must not become what a closed stdout or stderr is taken for. What would go to a stdout that is
+// closed cannot be written, and is an error; nobody need read what goes to stderr.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
-    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
 }
 
 bool folder_exists() {

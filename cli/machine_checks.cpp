@@ -6,8 +6,10 @@
 #include <sstream>
 #include <unistd.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/util/Exception.h>
 #include <torch/headeronly/version.h>
 
 #include "cli/checks.h"
@@ -21,6 +23,7 @@
 #include "pom/generate/process.h"
 #include "pom/io/picture.h"
 #include "pom/ops/cpu_info.h"
+#include "pom/ops/cuda/device.h"
 
 namespace pom::cli {
 namespace {
@@ -109,13 +112,13 @@ Check check_memory() {
   return {"memory", State::ok, bytes_text(free) + " free"};
 }
 
-Check check_gpu() {
-  const std::string driver = driver_version();
-  if (driver.empty()) return {"GPU", State::ok, "no NVIDIA driver: CPU only"};
-  if (!torch_has_cuda())
-    return {"GPU", State::note, "NVIDIA driver " + driver + ", but this LibTorch is a CPU build",
-            "sampling runs on the CPU either way; for CUDA, build libpom against a torch with CUDA"};
-  return {"GPU", State::ok, "NVIDIA driver " + driver + "; this version samples on the CPU"};
+GpuFacts gpu_facts() {
+  GpuFacts facts{.driver = driver_version(), .torch_has_cuda = torch_has_cuda()};
+  if (facts.driver.empty() || !facts.torch_has_cuda) return facts;
+  facts.count = at::hasCUDA() ? static_cast<int>(at::getNumGPUs()) : 0;
+  facts.kernels = ops::cuda::has_kernels();
+  if (facts.count > 0) facts.name = ops::cuda::device_name(c10::Device(c10::kCUDA, 0));
+  return facts;
 }
 
 Check check_pictures() {
@@ -164,6 +167,23 @@ std::string driver_version() {
   return {};
 }
 
+Check check_gpu(const GpuFacts& facts) {
+  if (facts.driver.empty()) return {"GPU", State::ok, "no NVIDIA driver: CPU only"};
+  const std::string driver = "NVIDIA driver " + facts.driver;
+  if (!facts.torch_has_cuda)
+    return {"GPU", State::note, driver + ", but this LibTorch is a CPU build: the GPU is not used",
+            "build libpom against a torch with CUDA"};
+  if (facts.count == 0)
+    return {"GPU", State::note, driver + ", but torch finds no GPU",
+            "look at nvidia-smi and CUDA_VISIBLE_DEVICES"};
+  const std::string found =
+      detail::concat(facts.count == 1 ? "" : detail::concat(facts.count, " times "),
+                     facts.name.empty() ? "a GPU" : facts.name, ", ", driver, ": --device cuda runs on it");
+  if (facts.kernels) return {"GPU", State::ok, found};
+  return {"GPU", State::note, found + ", without libpom's own kernels",
+          "they are several times faster: build libpom where nvcc is found (docs/gpu.md)"};
+}
+
 std::vector<Check> check_machine() {
   std::vector<Check> checks = {check_version(), check_torch()};
   const Check kernels = guarded("kernels", "unset POM_CPU_ISA", [] { return ops::cpu_info().kernels; });
@@ -172,7 +192,8 @@ std::vector<Check> check_machine() {
   } else {
     checks.insert(checks.end(), {check_processor(), check_kernels()});
   }
-  checks.insert(checks.end(), {check_amx(), check_threads(), check_memory(), check_gpu(), check_pictures()});
+  checks.insert(checks.end(),
+                {check_amx(), check_threads(), check_memory(), check_gpu(gpu_facts()), check_pictures()});
   for (const Check& part : check_parts()) checks.push_back(part);
   checks.insert(checks.end(), {check_terminal(), check_disk()});
   return checks;

@@ -16,6 +16,7 @@
 #include "cli/terminal.h"
 #include "cli/version.h"
 #include "pom/base/build_info.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 
 namespace pom::cli {
@@ -67,8 +68,9 @@ std::vector<Command> commands_of(const std::vector<Entry>& entries) {
   std::vector<std::string> names;
   for (const Entry& entry : entries) names.push_back(entry.command.name);
   for (const std::string& absent : absent_commands(this_build())) names.push_back(absent);
-  if (given.starts_with('-')) throw UsageError("unknown flag " + given + "; flags come after the command");
-  throw UsageError("unknown command \"" + given + "\"" + suggestion(given, names));
+  if (given.starts_with('-'))
+    throw UsageError("unknown flag " + shown(given) + "; flags come after the command");
+  throw UsageError("unknown command \"" + shown(given) + "\"" + suggestion(given, names));
 }
 
 void refuse_extras(const CLI::App& app) {
@@ -81,9 +83,10 @@ void refuse_extras(const CLI::App& app) {
     if (!extra.starts_with('-')) continue;
     const std::string name = extra.substr(0, extra.find('='));
     const std::vector<std::string> near = nearest_names(name, flags, 1);
-    throw UsageError("unknown flag " + name + (near.empty() ? "" : "; did you mean " + near.front() + "?"));
+    throw UsageError("unknown flag " + shown(name) +
+                     (near.empty() ? "" : "; did you mean " + near.front() + "?"));
   }
-  throw UsageError("unexpected argument \"" + extras.front() + "\"");
+  throw UsageError("unexpected argument \"" + shown(extras.front()) + "\"");
 }
 
 // The chosen command, or nothing where a text was asked for and printed.
@@ -116,11 +119,19 @@ const Entry* parse(CLI::App& program, const std::vector<Entry>& entries, int arg
   throw UsageError("expected a command");
 }
 
+// Whatever part of a message was too long, its beginning and its end tell the most.
+std::string shortened(const std::string& message) {
+  constexpr std::size_t beginning = 1500, end = 400;
+  if (message.size() <= beginning + end) return message;
+  return message.substr(0, beginning) + " … " + message.substr(message.size() - end);
+}
+
 // `where` is "pom sample"; a message of the library that begins with the same word need not say it twice.
 int report(const std::string& where, std::string message, int code) {
   std::fflush(stdout);
   const std::string name = where.substr(where.rfind(' ') + 1) + ": ";
   if (message.starts_with(name)) message.erase(0, name.size());
+  message = shortened(message);
   say(paint(where + ":", Colour::red, 2) + " " + message);
   if (code == Exit::usage) say("see " + where + " --help");
   return code;
@@ -154,8 +165,10 @@ int run(int argc, char** argv) {
     return report(where(), error.what_without_backtrace(), Exit::failed);
   } catch (const std::bad_alloc&) {
     return report(where(), "not enough memory; a smaller --batch or --size needs less", Exit::failed);
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     return report(where(), error.what(), Exit::failed);
+  } catch (const std::exception& error) {  // whose words, and the names in them, are not ours
+    return report(where(), shown(error.what(), 1000), Exit::failed);
   }
 }
 

@@ -7,9 +7,11 @@
 #include "cli/checks.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
+#include "pom/codecs/words.h"
 #include "pom/generate/clip_engine.h"
 #include "pom/generate/engine.h"
-#include "pom/models/weights.h"
+#include "pom/generate/model_files.h"
+#include "pom/generate/text_folder.h"
 
 namespace pom::cli {
 namespace {
@@ -25,25 +27,40 @@ std::string config_summary(const fs::path& folder) {
                         what, ", ", config.sample.size.at(0), "x", config.sample.size.at(1));
 }
 
-std::string weights_summary(const fs::path& folder) {
-  const generate::ModelConfig config = generate::read_config(folder);
-  const models::Weights weights = models::read_weights(folder / generate::weights_file, config.network);
+// The number of values.
+std::int64_t check_finite(const models::Weights& weights, const std::string& before) {
   std::int64_t values = 0;
   for (const auto& [name, tensor] : weights) {
-    check(at::isfinite(tensor).all().item<bool>(), name,
+    check(at::isfinite(tensor).all().item<bool>(), before, name,
           ": expected finite values, got infinite ones or NaN");
     values += tensor.numel();
   }
+  return values;
+}
+
+std::string weights_summary(const fs::path& folder) {
+  const models::Weights weights = generate::open_model(folder).weights.take();
+  const std::int64_t values = check_finite(weights, "");
   return detail::concat(weights.size(), " tensors, all there, ", grouped(values), " finite values");
 }
 
-// One step of one block.
+std::string text_summary(const fs::path& folder) {
+  const generate::ModelFiles files = generate::open_model(folder);
+  generate::open_text(*files.text, files.config);  // which compares it with the config
+  const codecs::Words words = codecs::Words::open(generate::stored_text_config(*files.text), *files.text);
+  const std::int64_t values = check_finite(words.weights(), codecs::text_folder + std::string(": "));
+  return detail::concat(words.vocabulary().words().size(), " words, at most ", words.limit(), " pieces, ",
+                        grouped(values), " finite values");
+}
+
+// One step of one block, whose frames are refused where they are not finite. The prompt has letters, which go
+// through all of the text encoder.
 std::string clip_summary(const fs::path& folder) {
   const auto start = std::chrono::steady_clock::now();
   generate::ClipEngine engine(folder);
   generate::ClipRequest clip;
   generate::Request request;
-  clip.prompt = "", clip.frames = std::to_string(engine.block_frames());
+  clip.prompt = "a star", clip.frames = std::to_string(engine.block_frames());
   request.steps = 1;
   std::int64_t frames = 0;
   generate::ClipObserver observer;
@@ -87,6 +104,11 @@ std::vector<Check> check_model(const fs::path& folder) {
                            "fetch model.safetensors again, or convert it for this config.json",
                            [&] { return weights_summary(folder); }));
   if (checks.back().state == State::problem) return checks;
+  if (generate::read_config(folder).network.video()) {
+    checks.push_back(guarded("text encoder", "fetch text_encoder/ again, or train the model again",
+                             [&] { return text_summary(folder); }));
+    if (checks.back().state == State::problem) return checks;
+  }
   checks.push_back(guarded("model runs", "see the message; pom sample --dry-run tells what it needs",
                            [&] { return evaluation_summary(folder); }));
   return checks;

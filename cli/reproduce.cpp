@@ -1,8 +1,9 @@
 // `pom reproduce`: makes a picture again from the settings it carries, and compares the pixels.
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "cli/command.h"
@@ -14,7 +15,10 @@
 #include "cli/signals.h"
 #include "cli/source.h"
 #include "cli/terminal.h"
+#include "cli/values.h"
 #include "pom/base/build_info.h"
+#include "pom/base/progress.h"
+#include "pom/base/shown.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/io/picture.h"
@@ -75,10 +79,11 @@ fs::path find_model(const std::string& name, const fs::path& picture) {
   const bool plain = !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
   std::string looked;
   for (const fs::path& folder : places(picture)) {
-    if (plain && fs::is_regular_file(folder / name / generate::config_file)) return folder / name;
+    std::error_code ignored;  // of names that no folder can have
+    if (plain && fs::is_regular_file(folder / name / generate::config_file, ignored)) return folder / name;
     looked += (looked.empty() ? "" : ", ") + folder.string();
   }
-  fail("model \"", name, "\" was not found in ", looked, ": give its folder with --model DIR");
+  fail("model \"", shown(name), "\" was not found in ", looked, ": give its folder with --model DIR");
 }
 
 struct Difference {
@@ -116,10 +121,34 @@ std::string difference_text(const Difference& d, const io::Image& before, const 
                         d.largest == 1 ? " grey level" : " grey levels");
 }
 
+// What will take long is told before it begins; whether it will.
+bool tell_forecast(Engine& engine, const generate::Request& request) {
+  constexpr std::int64_t few = 1000;  // steps of pictures
+  const std::vector<generate::Request> pictures = engine.resolve(request);
+  const std::int64_t steps = *pictures.front().steps;
+  if (steps * std::ssize(pictures) <= few) return false;
+  const generate::Forecast f = engine.forecast(request);
+  if (!f.fits) return true;  // which the run says in its own words
+  say(detail::concat(f.pictures, f.pictures == 1 ? " picture, " : " pictures, ", steps, " steps, ",
+                     f.evaluations, " evaluations: about ", seconds_text(f.seconds)));
+  return true;
+}
+
 io::Image make_again(Engine& engine, const Source& source, const StopSignals& signals) {
+  const bool takes_long = tell_forecast(engine, source.request());
   std::vector<Picture> pictures;
+  std::optional<Progress> progress;
   generate::Observer observer;
   observer.stop = &signals.asked();
+  if (takes_long || is_terminal(2))
+    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
+      if (!progress)
+        progress.emplace(
+            "sampling", total, progress_sink(std::cerr),
+            ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
+      progress->set(done);
+      if (done == total) progress->finish();
+    };
   observer.on_picture = [&](Picture&& picture) { pictures.push_back(std::move(picture)); };
   engine.run(source.request(), {}, observer);
   return source.sheet ? sheet_of(pictures) : pictures.front().image;
@@ -161,12 +190,36 @@ void check_output(const ReproduceOptions& options) {
   check_outputs(std::vector<fs::path>{options.output}, options.yes);
 }
 
-// A class that stands for several would make more than there is to compare with.
-void check_one_picture(const Engine& engine, const Source& source) {
-  if (source.sheet) return;
-  const std::size_t pictures = engine.resolve(source.request()).size();
-  check(pictures == 1, "the settings: expected those of one picture, got class \"",
-        source.request().class_name, "\", which makes ", pictures);
+// The request is somebody else's text: what it makes must be what there is to compare with, before anything
+// is made. A class that stands for several would make more.
+void check_picture(const Engine& engine, const Source& source, const io::Image& before) {
+  const generate::Request& r = source.request();
+  check(r.width == before.width && r.height == before.height, "the settings: expected the picture's size, ",
+        before.width, "x", before.height, ", got ", r.width.value_or(0), "x", r.height.value_or(0));
+  const std::size_t pictures = engine.resolve(r).size();
+  check(pictures == 1, "the settings: expected those of one picture, got class \"", shown(r.class_name),
+        "\", which makes ", pictures);
+}
+
+// The same of a sheet, laid out with blank pictures. Their number is bounded first, by what the sheet can
+// hold.
+void check_sheet(const Engine& engine, const generate::Request& run, const io::Image& before) {
+  check(run.width && run.height, "the settings of the sheet: expected the size of a picture, got none");
+  const std::int64_t most = std::int64_t{before.width} * before.height / (*run.width * *run.height);
+  const auto check_count = [&](std::int64_t pictures) {
+    check(pictures <= most, "the settings of the sheet: expected at most ", most, " pictures of ", *run.width,
+          "x", *run.height, " on ", before.width, "x", before.height, " pixels, got ", pictures);
+  };
+  check_count(run.count);  // of each class
+  std::vector<Picture> blank;
+  const std::vector<generate::Request> requests = engine.resolve(run);
+  check_count(std::ssize(requests));
+  for (const generate::Request& request : requests)
+    blank.push_back({io::make_image("reproduce", *run.width, *run.height, 1), request, std::ssize(blank)});
+  const io::Image sheet = sheet_of(blank);
+  check(sheet.width == before.width && sheet.height == before.height,
+        "the settings of the sheet: expected what makes ", before.width, "x", before.height,
+        " pixels, as the file has, got ", sheet.width, "x", sheet.height);
 }
 
 // Says so where the weights are not those that made the picture.
@@ -187,7 +240,10 @@ int reproduce(const ReproduceOptions& options) {
   Engine engine(
       options.model.empty() ? find_model(source.origin.model, options.picture) : fs::path(options.model),
       options.device);
-  check_one_picture(engine, source);
+  if (source.sheet)
+    check_sheet(engine, *source.sheet, before);
+  else
+    check_picture(engine, source, before);
   const bool same_weights = compare_weights(engine, source.origin);
   const StopSignals signals;
   io::Image now;
@@ -202,7 +258,8 @@ int reproduce(const ReproduceOptions& options) {
   print_result(difference, difference_text(difference, before, now), same_weights, engine, source,
                options.json);
   if (!difference.none() && source.origin.version != build_info().version)
-    say(detail::concat("it was made by libpom ", source.origin.version, "; this is ", build_info().version));
+    say(detail::concat("it was made by libpom ", shown(source.origin.version, 40), "; this is ",
+                       build_info().version));
   return difference.none() ? Exit::ok : Exit::failed;
 }
 

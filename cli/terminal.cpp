@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 #include "pom/base/error.h"
 #include "pom/base/progress.h"
+#include "pom/base/shown.h"
 
 namespace pom::cli {
 namespace {
@@ -24,20 +26,17 @@ std::size_t colour_code(std::string_view text) {
   return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
 }
 
-// Colour is all that a text may do to a terminal: names come from files of others, and what else is a control
-// character in them shows as a question mark.
+// Lines and colour are all that a text may do to a terminal; what is foreign in it was made one line before
+// (pom/base/shown.h), and should some of it not have been, it does no harm.
 std::string visible(std::string_view text) {
-  std::string shown;
+  std::string line;
   while (!text.empty()) {
-    const auto byte = static_cast<unsigned char>(text[0]);
-    const bool upper = byte == 0xc2 && text.size() > 1 &&
-                       (static_cast<unsigned char>(text[1]) & 0xe0) == 0x80;  // U+0080 to U+009F
-    const bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f || upper;
-    const std::size_t colour = colour_code(text), length = colour > 0 ? colour : upper ? 2 : 1;
-    shown += control && colour == 0 ? "?" : text.substr(0, length);
-    text.remove_prefix(length);
+    const std::size_t own = text[0] == '\n' || text[0] == '\t' ? 1 : colour_code(text);
+    const ShownCharacter first = first_shown(text);
+    line += own > 0 ? text.substr(0, own) : std::string_view(first.text);
+    text.remove_prefix(own > 0 ? own : first.bytes);
   }
-  return shown;
+  return line;
 }
 
 }  // namespace
@@ -60,6 +59,8 @@ void say(std::string_view text) {
 void finish_output() {
   errno = 0;
   if (output_error == 0 && std::fflush(stdout) != 0) note_failure();
+  const int copy = ::dup(STDOUT_FILENO);  // some file systems tell of a failure at closing alone
+  if (output_error == 0 && copy >= 0 && ::close(copy) != 0) note_failure();
   if (output_error == 0 || output_error == EPIPE) return;
   fail("stdout: cannot write: ", std::strerror(output_error));
 }

@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "pom/base/progress.h"
+#include "pom/base/shown.h"
 
 namespace pom::cli {
 namespace {
@@ -46,7 +47,7 @@ std::int64_t parse_bytes(std::string_view text, std::string_view flag) {
   const double bytes = power < 0 ? -1 : number * std::pow(1024.0, power);
   if (!(bytes >= 1 && bytes < 9e18))
     throw UsageError(
-        detail::concat(flag, ": expected an amount of memory such as 4G or 512M, got \"", text, "\""));
+        detail::concat(flag, ": expected an amount of memory such as 4G or 512M, got \"", shown(text), "\""));
   return static_cast<std::int64_t>(bytes);
 }
 

@@ -326,7 +326,8 @@ std::string json_text(const SpritesRun& run, const eval::SpritesReport& report) 
     result.add("model", JsonObject()
                             .add("name", run.engine->name())
                             .add("folder", run.engine->folder().string())
-                            .add("sha256", run.engine->weights_hash()));
+                            .add("sha256", run.engine->weights_hash())
+                            .add("text_encoder_sha256", run.engine->text_hash()));
     result.raw("request", generate::request_json(run.request));
     result.add("device", run.engine->device());
     result.add("windows", run.windows);

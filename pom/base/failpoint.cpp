@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
+#include <list>
 #include <optional>
 #include <string>
 #include <unistd.h>
@@ -46,11 +46,7 @@ std::optional<int> errno_named(std::string_view name) {
   return number<int>(name);
 }
 
-// Null where the variable is not set.
-std::unique_ptr<Plan> read_plan() {
-  const char* variable = std::getenv("POM_FAILPOINT");
-  if (variable == nullptr || *variable == '\0') return nullptr;
-  const std::string_view text = variable;
+void read_plan(Plan& plan, std::string_view text, std::string_view all) {
   const std::size_t first = std::min(text.find(':'), text.size());
   const std::size_t second = std::min(text.find(':', first + 1), text.size());
   const auto when = number<std::int64_t>(text.substr(std::min(first + 1, text.size()), second - first - 1));
@@ -58,32 +54,48 @@ std::unique_ptr<Plan> read_plan() {
   check(first > 0 && when && error,
         "POM_FAILPOINT: expected NAME:COUNT or NAME:COUNT:ERRNO, for instance atomic_file.rename:3 or "
         "atomic_file.write:1:ENOSPC, got \"",
-        text, "\"");
-  auto plan = std::make_unique<Plan>();
-  plan->name = text.substr(0, first);
-  plan->when = *when;
-  plan->error = *error;
-  return plan;
+        all, "\"");
+  plan.name = text.substr(0, first);
+  plan.when = *when;
+  plan.error = *error;
 }
 
-Plan* plan() {
-  static const std::unique_ptr<Plan> read = read_plan();
-  return read.get();
+using Plans = std::list<Plan>;  // which, being counted from any thread, do not move
+
+// None where the variable is not set.
+Plans read_plans() {
+  const char* variable = std::getenv("POM_FAILPOINT");
+  Plans plans;
+  if (variable == nullptr || *variable == '\0') return plans;
+  const std::string_view all = variable;
+  for (std::size_t begin = 0; begin <= all.size();) {
+    const std::size_t end = std::min(all.find(',', begin), all.size());
+    read_plan(plans.emplace_back(), all.substr(begin, end - begin), all);
+    begin = end + 1;
+  }
+  return plans;
+}
+
+// Null where no plan has this name.
+Plan* plan_named(std::string_view name) {
+  static Plans plans = read_plans();
+  for (Plan& plan : plans)
+    if (plan.name == name) return &plan;
+  return nullptr;
 }
 
 }  // namespace
 
 int failpoint(std::string_view name) {
-  Plan* const planned = plan();
-  if (planned == nullptr || planned->name != name) return 0;
+  Plan* const planned = plan_named(name);
+  if (planned == nullptr) return 0;
   if (planned->times.fetch_add(1) + 1 != planned->when) return 0;
   if (planned->error == 0) ::kill(::getpid(), SIGKILL);
   return planned->error;
 }
 
 bool failpoint_is_set(std::string_view name) {
-  const Plan* const planned = plan();
-  return planned != nullptr && planned->name == name;
+  return plan_named(name) != nullptr;
 }
 
 }  // namespace pom

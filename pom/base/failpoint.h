@@ -3,6 +3,7 @@
 //
 //   POM_FAILPOINT=atomic_file.rename:3        the third time, kill -9 this very process
 //   POM_FAILPOINT=atomic_file.write:1:ENOSPC  the first time, the call fails with that errno (or its number)
+//   POM_FAILPOINT=a:1:EINVAL,b:2              several, each of its own count
 //
 // A value of another form is a pom::Error at the first use. A name that no place has never comes: who kills
 // has to see that the process died.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 
 namespace pom {
@@ -36,7 +37,7 @@ void check_value(const Field& field, std::string_view value, std::string_view wh
   if (field.choices.empty() || !field.closed ||
       std::ranges::find(field.choices, value) != field.choices.end())
     return;
-  fail(where, field.name, ": unknown value \"", value, "\"", suggestion(value, field.choices));
+  fail(where, field.name, ": unknown value \"", shown(value), "\"", suggestion(value, field.choices));
 }
 
 }  // namespace pom

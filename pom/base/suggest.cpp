@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cctype>
 
+#include "pom/base/shown.h"
+
 namespace pom {
 namespace {
+
+constexpr std::size_t longest_name = 64;  // that is compared, and shown
 
 std::string lowered(std::string_view text) {
   std::string out(text);
@@ -12,11 +16,11 @@ std::string lowered(std::string_view text) {
   return out;
 }
 
-std::string joined(std::span<const std::string> names, std::string_view between) {
+std::string joined(std::span<const std::string> names, std::string_view between, std::string_view quote) {
   std::string text;
   for (const std::string& name : names) {
     if (!text.empty()) text += between;
-    text += name;
+    text.append(quote).append(shown(name, longest_name)).append(quote);
   }
   return text;
 }
@@ -49,13 +53,12 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
 
 std::vector<std::string> nearest_names(std::string_view name, std::span<const std::string> candidates,
                                        std::size_t most) {
-  constexpr std::size_t longest = 64;  // a name, not a text: keeps the table small
-  if (name.empty() || name.size() > longest) return {};
+  if (name.empty() || name.size() > longest_name) return {};  // a text: keeps the table small
   const std::string wanted = lowered(name);
   std::vector<std::pair<std::size_t, std::string>> ranked;
   for (const std::string& candidate : candidates) {
     const std::string have = lowered(candidate);
-    std::size_t distance = edit_distance(wanted, have.substr(0, longest));
+    std::size_t distance = edit_distance(wanted, have.substr(0, longest_name));
     const bool part = wanted.size() >= 3 && have.find(wanted) != std::string::npos;
     if (part) distance = std::min<std::size_t>(distance, 1);
     if (distance <= std::max<std::size_t>(1, wanted.size() / 3)) ranked.emplace_back(distance, candidate);
@@ -71,14 +74,11 @@ std::vector<std::string> nearest_names(std::string_view name, std::span<const st
 }
 
 std::string suggestion(std::string_view name, std::span<const std::string> candidates) {
-  std::vector<std::string> near = nearest_names(name, candidates);
-  if (!near.empty()) {
-    for (std::string& candidate : near) candidate = '"' + candidate + '"';
-    return "; did you mean " + joined(near, " or ") + "?";
-  }
+  const std::vector<std::string> near = nearest_names(name, candidates);
+  if (!near.empty()) return "; did you mean " + joined(near, " or ", "\"") + "?";
   constexpr std::size_t few = 24;
   if (candidates.empty() || candidates.size() > few) return "";
-  return "; there are " + joined(candidates, ", ");
+  return "; there are " + joined(candidates, ", ", "");
 }
 
 }  // namespace pom

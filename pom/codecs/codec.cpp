@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/codecs/pixels.h"
 
 namespace pom::codecs {
@@ -53,7 +54,7 @@ std::unique_ptr<ClipDecoder> Codec::clip_decoder() const {
 
 std::unique_ptr<Codec> make_codec(const CodecConfig& config, std::int64_t channels) {
   if (config.kind == "pixels") return std::make_unique<Pixels>(config, channels);
-  fail("codec: kind: expected pixels, got \"", config.kind, "\"");
+  fail("codec: kind: expected pixels, got \"", shown(config.kind), "\"");
 }
 
 }  // namespace pom::codecs

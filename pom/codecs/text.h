@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include <c10/core/Device.h>
 
 #include "pom/base/fields.h"
+#include "pom/io/safetensors.h"
 
 namespace pom::codecs {
 
@@ -51,12 +51,14 @@ class TextEncoder {
   // for the padding.
   virtual EncodedText encode(std::span<const std::string> prompts) const = 0;
   virtual void to(const c10::Device& device) = 0;
+  // SHA-256 of the file it was read from, weights and vocabulary, in hexadecimal digits; empty of one that
+  // was made here.
+  virtual const std::string& hash() const = 0;
 };
 
-// The folder of a text encoder within a model's.
-inline constexpr const char* text_folder = "text_encoder";
+// A text encoder within a model's folder.
+inline constexpr const char *text_folder = "text_encoder", *text_file = "text_encoder/model.safetensors";
 
-std::unique_ptr<TextEncoder> open_text_encoder(const TextConfig& config,
-                                               const std::filesystem::path& model_folder);
+std::unique_ptr<TextEncoder> open_text_encoder(const TextConfig& config, const io::safetensors::Reader& file);
 
 }  // namespace pom::codecs

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 
 namespace pom::codecs {
 namespace {
@@ -42,9 +43,9 @@ WordPieces::WordPieces(std::vector<std::string> words) : words_(std::move(words)
   for (std::size_t i = 0; i < words_.size(); ++i) {
     const std::vector<std::string> read = words_of(words_[i]);
     check(read.size() == 1 && read[0] == words_[i], "words: word ", i + 1,
-          ": expected one word in lower case, got \"", words_[i], "\"");
+          ": expected one word in lower case, got \"", shown(words_[i]), "\"");
     check(numbers_.emplace(words_[i], first_word + static_cast<std::int64_t>(i)).second, "words: word ",
-          i + 1, ": \"", words_[i], "\" was there before");
+          i + 1, ": \"", shown(words_[i]), "\" was there before");
   }
 }
 

@@ -15,7 +15,8 @@
 
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
-#include "pom/io/safetensors.h"
+#include "pom/base/shown.h"
+#include "pom/io/sha256.h"
 
 namespace pom::codecs {
 namespace {
@@ -85,25 +86,32 @@ Words::Words(const TextConfig& config, WordPieces pieces, std::uint64_t seed)
     : config_(config), vocabulary_(std::move(pieces)), network_(config, vocabulary_.size(), seed) {}
 
 Words Words::open(const TextConfig& config, const fs::path& folder) {
-  const fs::path path = folder / weights_file;
-  const st::Reader reader(path);
+  return open(config, st::Reader(folder / weights_file));
+}
+
+Words Words::open(const TextConfig& config, const st::Reader& reader) {
   const std::string* lines = reader.header().find_metadata(words_key);
-  check(lines != nullptr, path.string(), ": expected the words in the metadata under \"", words_key,
+  check(lines != nullptr, reader.file(), ": expected the words in the metadata under \"", words_key,
         "\", got none");
   std::map<std::string, at::Tensor> weights;
+  io::Sha256 hash;
+  hash.update(reader.head());
   for (const st::TensorInfo& tensor : reader.header().tensors()) {
-    check(tensor.dtype == st::Dtype::F32, path.string(), ": tensor \"", tensor.name, "\": expected F32, got ",
-          st::name(tensor.dtype));
+    check(tensor.dtype == st::Dtype::F32, reader.file(), ": tensor \"", shown(tensor.name),
+          "\": expected F32, got ", st::name(tensor.dtype));
     at::Tensor values = at::empty(tensor.shape, at::kFloat);
-    reader.read(tensor, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+    const std::span<std::byte> bytes(static_cast<std::byte*>(values.data_ptr()), values.nbytes());
+    reader.read(tensor, bytes);
+    hash.update(bytes);
     weights[tensor.name] = values;
   }
   try {
     Words words(config, WordPieces::from_lines(*lines));
     words.set_weights(weights);
+    words.hash_ = hash.hex();
     return words;
   } catch (const Error& error) {
-    fail(path.string(), ": ", error.what());
+    fail(reader.file(), ": ", error.what());
   }
 }
 
@@ -178,7 +186,7 @@ void Words::set_weights(const std::map<std::string, at::Tensor>& weights) {
     item.value().copy_(found->second);
   }
   for (const auto& [name, tensor] : weights)
-    check(parameters.contains(name), "words: tensor \"", name, "\" is not part of the encoder");
+    check(parameters.contains(name), "words: tensor \"", shown(name), "\" is not part of the encoder");
 }
 
 }  // namespace pom::codecs

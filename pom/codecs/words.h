@@ -3,6 +3,7 @@
 // other way to tell "a red star over blue" from "a blue star over red". B prompts, L pieces, w width.
 #pragma once
 
+#include <filesystem>
 #include <map>
 
 #include <torch/nn/module.h>
@@ -39,6 +40,7 @@ class Words : public TextEncoder {
   // Untrained, for these words.
   Words(const TextConfig& config, WordPieces pieces, std::uint64_t seed = 0);
   static Words open(const TextConfig& config, const std::filesystem::path& folder);
+  static Words open(const TextConfig& config, const io::safetensors::Reader& file);
   // Into a folder that is made where it is missing: model.safetensors, with the words in it.
   void save(const std::filesystem::path& folder) const;
 
@@ -46,6 +48,7 @@ class Words : public TextEncoder {
   std::int64_t limit() const override { return config_.limit; }
   EncodedText encode(std::span<const std::string> prompts) const override;
   void to(const c10::Device& device) override;
+  const std::string& hash() const override { return hash_; }
 
   // The two halves of encode, for training: pieces on the host, padded to at least `length` (so that shapes
   // stay what they are), then tokens with gradients.
@@ -65,6 +68,7 @@ class Words : public TextEncoder {
   TextConfig config_;
   WordPieces vocabulary_;
   WordsNetwork network_;
+  std::string hash_;
 };
 
 }  // namespace pom::codecs

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/data/shapes.h"
 #include "pom/eval/judge.h"
 #include "pom/eval/judge_network.h"
@@ -44,7 +45,8 @@ std::int64_t number_at(const st::Header& header, const char* key, const std::str
   const std::string text = text_at(header, key, file);
   char* end = nullptr;
   const auto number = static_cast<std::int64_t>(std::strtoull(text.c_str(), &end, 10));
-  check(!text.empty() && *end == '\0', "judge: ", file, ": ", key, ": expected a number, got \"", text, "\"");
+  check(!text.empty() && *end == '\0', "judge: ", file, ": ", key, ": expected a number, got \"", shown(text),
+        "\"");
   return number;
 }
 
@@ -55,7 +57,7 @@ JudgeConfig read_judge_config(const st::Header& header, const Canvas& canvas, co
   for (const auto& [key, expected] : metadata_of(config)) {
     if (key == "seed" || key == "steps" || key == "batch") continue;
     const std::string found = text_at(header, key.c_str(), file);
-    check(found == expected, "judge: ", file, ": ", key, ": expected ", expected, ", got ", found,
+    check(found == expected, "judge: ", file, ": ", key, ": expected ", expected, ", got ", shown(found),
           "; another file name makes a new judge");
   }
   config.seed = static_cast<std::uint64_t>(number_at(header, "seed", file));

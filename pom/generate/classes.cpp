@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 
 namespace pom::generate {
@@ -47,7 +48,7 @@ class Parser {
     if (found == names_.end()) return false;
     const auto index = static_cast<std::int64_t>(found - names_.begin());
     const auto again = std::find_if(found + 1, names_.end(), is_it);
-    check(again == names_.end(), "sample: class: \"", name, "\" is the name of class ", index,
+    check(again == names_.end(), "sample: class: \"", shown(name), "\" is the name of class ", index,
           " and of class ", again - names_.begin(), ": expected the number of one");
     add(index);
     return true;
@@ -78,7 +79,8 @@ class Parser {
   }
 
   void take_item(std::string_view item, std::string_view text) {
-    check(!item.empty(), "sample: class: expected names or numbers between commas, got \"", text, "\"");
+    check(!item.empty(), "sample: class: expected names or numbers between commas, got \"", shown(text),
+          "\"");
     if (item == "all") return add_range(0, count_ - 1);
     if (item == "none") return add(count_);
     if (const std::optional<std::int64_t> number = number_of(item)) return add(checked(*number));
@@ -87,14 +89,14 @@ class Parser {
                                         last = number_of(item.substr(dash + 1));
       if (first && last) {
         check(*first <= *last, "sample: class: expected a range from the smaller to the larger number, got ",
-              item);
+              shown(item));
         return add_range(checked(*first), checked(*last));
       }
     }
     const std::string hint =
         names_.empty() ? "; its classes have no names, only the numbers 0 to " + std::to_string(count_ - 1)
                        : suggestion(item, names_);
-    fail("sample: class: the model has no class \"", item, "\"", hint);
+    fail("sample: class: the model has no class \"", shown(item), "\"", hint);
   }
 
   std::int64_t checked(std::int64_t number) const {

@@ -16,7 +16,6 @@
 #include "pom/generate/text_folder.h"
 #include "pom/generate/video_stream.h"
 #include "pom/io/clip.h"
-#include "pom/io/sha256.h"
 #include "pom/models/weights.h"
 
 namespace pom::generate {
@@ -62,30 +61,20 @@ diffusion::OnStep step_counter(const ClipJob& job, const ClipObserver& observer,
 }  // namespace
 
 ClipEngine::Impl::Impl(const fs::path& where, c10::Device on)
-    : folder(where),
-      weights_path(where / weights_file),
-      device(on),
-      config(read_config(where)),
-      name(config.name) {
+    : folder(where), device(on), files(open_model(where)), config(files.config), name(config.name) {
   if (name.empty()) name = folder_name(folder);
   check(config.network.video(), "model folder: ", where.string(),
         ": expected a model for clips, got one for pictures (network.kind is ", config.network.kind, ")");
   codec = codecs::make_codec(config.codec, config.network.channels);
-  check_weights_file(weights_path, config.network);
-  encoder = open_text(folder, config);
+  encoder = open_text(*files.text, config);
   encoder->to(device);
 }
 
-models::Weights ClipEngine::Impl::weights() const {
-  models::Weights weights = models::read_weights(weights_path, config.network, std::nullopt);
+models::Weights ClipEngine::Impl::weights() {
+  models::Weights weights = files.weights.take();
   if (!device.is_cpu())
     for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
   return weights;
-}
-
-const std::string& ClipEngine::Impl::weights_hash() {
-  if (hash.empty()) hash = io::sha256_file(weights_path);
-  return hash;
 }
 
 ClipSampling ClipEngine::Impl::sampling(const Request& r, std::vector<std::uint64_t> seeds) const {
@@ -115,7 +104,7 @@ ClipWork ClipEngine::Impl::work(const ClipJob& job) const {
 }
 
 std::int64_t ClipEngine::Impl::stored_bytes() const {
-  return static_cast<std::int64_t>(fs::file_size(weights_path));
+  return files.weights.bytes();
 }
 
 void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observer) {
@@ -134,7 +123,8 @@ void ClipEngine::Impl::run_whole(const ClipJob& job, const ClipObserver& observe
 
 void ClipEngine::Impl::run_stream(const ClipJob& job, const ClipObserver& observer) {
   const auto network = models::Denoiser::make(config.network, weights(), dtype_of(job.request));
-  VideoStream stream(*network, sampling(job.request, {first_seed(job)}), weights_hash());
+  VideoStream stream(*network, sampling(job.request, {first_seed(job)}),
+                     {files.weights.hash(), encoder->hash(), encoder->limit()});
   const std::unique_ptr<codecs::ClipDecoder> decoder = codec->clip_decoder();
   if (!job.continue_from.empty()) decoder->set_state(stream.restore(job.continue_from).tensors);
   std::string prompt = job.saved_prompt;
@@ -186,7 +176,10 @@ std::string ClipEngine::device() const {
   return impl_->device.str();
 }
 const std::string& ClipEngine::weights_hash() const {
-  return impl_->weights_hash();
+  return impl_->files.weights.hash();
+}
+const std::string& ClipEngine::text_hash() const {
+  return impl_->encoder->hash();
 }
 std::int64_t ClipEngine::block_frames() const {
   return impl_->config.network.patch_time * impl_->codec->time_factor();

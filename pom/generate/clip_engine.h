@@ -36,8 +36,10 @@ class ClipEngine {
   const std::filesystem::path& folder() const;
   const std::string& name() const;
   std::string device() const;
-  const std::string& weights_hash() const;  // SHA-256 of model.safetensors, computed when first asked for
-  std::int64_t block_frames() const;        // of a clip
+  // SHA-256 of model.safetensors and of the text encoder with its vocabulary, of the very bytes in use.
+  const std::string& weights_hash() const;
+  const std::string& text_hash() const;
+  std::int64_t block_frames() const;  // of a clip
 
   // Every mistake in a request is found here, but for a state that belongs to something else. A prompt longer
   // than the encoder takes is a remark.

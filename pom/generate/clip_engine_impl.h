@@ -11,22 +11,23 @@
 #include "pom/codecs/text.h"
 #include "pom/generate/clip_engine.h"
 #include "pom/generate/clip_sampling.h"
+#include "pom/generate/model_files.h"
 #include "pom/generate/plan.h"
 #include "pom/models/weights.h"
 
 namespace pom::generate {
 
 struct ClipEngine::Impl {
-  std::filesystem::path folder, weights_path;
+  std::filesystem::path folder;
   c10::Device device;
-  ModelConfig config;
-  std::string name, hash;
+  ModelFiles files;
+  const ModelConfig& config;
+  std::string name;
   std::unique_ptr<codecs::Codec> codec;
   std::unique_ptr<codecs::TextEncoder> encoder;
 
   Impl(const std::filesystem::path& where, c10::Device device);
-  models::Weights weights() const;
-  const std::string& weights_hash();
+  models::Weights weights();
   ClipSampling sampling(const Request& request, std::vector<std::uint64_t> seeds) const;
   codecs::EncodedText block_texts(const ClipJob& job) const;
   ClipWork work(const ClipJob& job) const;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/generate/metadata.h"
 #include "pom/generate/resolve.h"
 #include "pom/io/safetensors.h"
@@ -28,7 +29,7 @@ std::int64_t frames_of(const ClipRequest& clip, const SampleDefaults& sample) {
   if (*clip.frames == "inf") return 0;
   const std::optional<std::int64_t> frames = whole_number(*clip.frames);
   check(frames && *frames >= 1 && *frames <= most_frames, "sample: frames: expected 1 to ", most_frames,
-        ", or inf, got \"", *clip.frames, "\"");
+        ", or inf, got \"", shown(*clip.frames), "\"");
   return *frames;
 }
 
@@ -50,8 +51,11 @@ Saved read_saved(const std::filesystem::path& path) {
   if (const std::string* text = note(state_note::prompt)) saved.prompt = *text;
   if (const std::string* text = note(state_note::fps)) {
     double fps = 0;
-    std::from_chars(text->data(), text->data() + text->size(), fps);
-    if (fps > 0) saved.fps = fps;
+    const char* end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, fps);
+    check(error == std::errc() && stop == end && fps > 0, path.string(),
+          ": fps: expected a number above 0, got \"", shown(*text), "\"");
+    saved.fps = fps;
   }
   return saved;
 }
@@ -88,7 +92,7 @@ ClipJob::Prompt prompt_at(const std::string& text, ClipJob& job, std::int64_t bl
   const std::optional<std::int64_t> frame =
       colon == std::string::npos ? std::nullopt : whole_number(std::string_view(text).substr(0, colon));
   check(frame && *frame >= 0,
-        "sample: prompt_at: expected N:TEXT, the number of a frame and a prompt, got \"", text, "\"");
+        "sample: prompt_at: expected N:TEXT, the number of a frame and a prompt, got \"", shown(text), "\"");
   check(job.frames == 0 || *frame < job.frames, "sample: prompt_at: expected a frame below ", job.frames,
         ", got ", *frame);
   const std::int64_t block = *frame / block_frames;
@@ -112,6 +116,10 @@ void fill_prompts(const ClipRequest& clip, ClipJob& job, std::int64_t block_fram
 }
 
 }  // namespace
+
+void check_state(const std::filesystem::path& path) {
+  read_saved(path);
+}
 
 ClipJob resolve_clip(const ClipRequest& clip, const Request& request, const ModelConfig& config,
                      std::int64_t factor, std::int64_t block_frames) {

@@ -83,6 +83,10 @@ struct ClipJob {
 ClipJob resolve_clip(const ClipRequest& clip, const Request& request, const ModelConfig& config,
                      std::int64_t factor, std::int64_t block_frames);
 
+// Throws pom::Error where the file of a stream cannot be read, or does not say what resolve_clip wants of it:
+// for callers who tell a damaged file from a mistake in the request.
+void check_state(const std::filesystem::path& path);
+
 // What resolve_clip reads in the file of a stream, and ClipEngine writes there, beside the stream itself.
 namespace state_note {
 inline constexpr const char *request = "request", *prompt = "prompt", *fps = "fps";

@@ -5,6 +5,7 @@
 #include <ATen/Context.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 
 namespace pom::generate {
 namespace {
@@ -47,7 +48,7 @@ c10::Device device_named(std::string_view text, std::string_view operation) {
   const int count = gpus();
   if (text == "auto") return count > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
   const int number = gpu_number(text);
-  check(number >= 0, operation, ": device: expected cpu, cuda, cuda:N or auto, got \"", text, "\"");
+  check(number >= 0, operation, ": device: expected cpu, cuda, cuda:N or auto, got \"", shown(text), "\"");
   check(number < count, operation, ": device: expected one that is here, got \"", text,
         "\": ", what_there_is(count));
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(number)};

@@ -13,7 +13,6 @@
 #include "pom/generate/pictures.h"
 #include "pom/generate/plan.h"
 #include "pom/generate/resolve.h"
-#include "pom/io/sha256.h"
 #include "pom/models/weights.h"
 #include "pom/ops/block/inference.h"
 
@@ -32,26 +31,22 @@ std::vector<std::int64_t> class_numbers(std::span<const Request> pictures, const
 }  // namespace
 
 Engine::Impl::Impl(const fs::path& where, c10::Device device)
-    : folder(where),
-      weights_path(where / weights_file),
-      device(device),
-      config(read_config(where)),
-      name(config.name) {
+    : folder(where), device(device), files(open_model(where)), config(files.config), name(config.name) {
   if (name.empty()) name = folder_name(folder);
   check(!config.network.video(), "model folder: ", where.string(),
         ": expected a model for pictures, got one for clips (network.kind is ", config.network.kind, ")");
   codec = codecs::make_codec(config.codec, config.network.channels);
-  check_weights_file(weights_path, config.network);
 }
 
 std::int64_t Engine::Impl::stored_bytes(const Request& request) const {
-  return denoisers.contains(dtype_of(request)) ? 0 : static_cast<std::int64_t>(fs::file_size(weights_path));
+  if (denoisers.contains(dtype_of(request))) return 0;
+  return files.weights.in_memory() ? 1 : files.weights.bytes();
 }
 
 models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
   const auto found = denoisers.find(dtype);
   if (found != denoisers.end()) return *found->second;
-  models::Weights weights = models::read_weights(weights_path, config.network, std::nullopt);
+  models::Weights weights = files.weights.take();
   if (!device.is_cpu())
     for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
   return *(denoisers[dtype] = models::Denoiser::make(config.network, std::move(weights), dtype));
@@ -123,8 +118,7 @@ std::string Engine::device() const {
   return impl_->device.str();
 }
 const std::string& Engine::weights_hash() const {
-  if (impl_->hash.empty()) impl_->hash = io::sha256_file(impl_->weights_path);
-  return impl_->hash;
+  return impl_->files.weights.hash();
 }
 
 std::vector<Request> Engine::resolve(const Request& request) const {

@@ -63,8 +63,9 @@ class Engine {
   const ModelConfig& config() const;
   const std::filesystem::path& folder() const;
   const std::string& name() const;
-  std::string device() const;               // "cpu", "cuda:0"
-  const std::string& weights_hash() const;  // SHA-256 of model.safetensors, computed when first asked for
+  std::string device() const;  // "cpu", "cuda:0"
+  // SHA-256 of model.safetensors, of the very bytes that the network is made of.
+  const std::string& weights_hash() const;
 
   // The single pictures a request stands for, complete, in the order they are made. Every mistake in a
   // request is found here. A negative seed is drawn here.

@@ -15,6 +15,7 @@
 #include "pom/diffusion/path.h"
 #include "pom/diffusion/sampler.h"
 #include "pom/generate/engine.h"
+#include "pom/generate/model_files.h"
 #include "pom/generate/plan.h"
 #include "pom/models/denoiser.h"
 
@@ -23,14 +24,16 @@ namespace pom::generate {
 struct Engine::Impl {
   Impl(const std::filesystem::path& folder, c10::Device device);
 
-  std::filesystem::path folder, weights_path;
+  std::filesystem::path folder;
   c10::Device device;
-  ModelConfig config;
-  std::string name, hash;
+  ModelFiles files;
+  const ModelConfig& config;
+  std::string name;
   std::unique_ptr<codecs::Codec> codec;
   std::map<at::ScalarType, std::unique_ptr<models::Denoiser>> denoisers;  // made when first needed
 
-  // Of the weights that a run of this dtype reads first; 0 where its network is in memory already.
+  // Of the weights that a run of this dtype reads first; 0 where its network is in memory already, and next
+  // to nothing where they are.
   std::int64_t stored_bytes(const Request& request) const;
   models::Denoiser& denoiser(at::ScalarType dtype);
   Plan plan(const Request& request, std::int64_t pictures, const Limits& limits) const;

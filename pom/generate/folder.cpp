@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <system_error>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/diffusion/sampler.h"
 #include "pom/io/atomic_file.h"
 #include "pom/io/json_fields.h"
@@ -19,9 +19,13 @@ bool has_control_character(std::string_view text) {
   return std::ranges::any_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
+constexpr std::size_t longest_name = 255;  // as of a file
+
 // A number as the name of another class could never be told from that class.
 void check_class_names(const ModelConfig& config, std::string_view where) {
   check(!has_control_character(config.name), where, "name: expected a name without control characters");
+  check(config.name.size() <= longest_name, where, "name: expected at most ", longest_name, " bytes, got ",
+        config.name.size());
   const auto count = static_cast<std::int64_t>(config.classes.size());
   check(count == 0 || count == config.network.classes, where, "classes: expected ", config.network.classes,
         " names, as many as network.classes, got ", count);
@@ -29,12 +33,12 @@ void check_class_names(const ModelConfig& config, std::string_view where) {
     const std::string& name = config.classes[i];
     check(!name.empty() && std::isspace(static_cast<unsigned char>(name.front())) == 0 &&
               std::isspace(static_cast<unsigned char>(name.back())) == 0,
-          where, "classes[", i, "]: expected a name without spaces at its ends, got \"", name, "\"");
+          where, "classes[", i, "]: expected a name without spaces at its ends, got \"", shown(name), "\"");
     check(!has_control_character(name), where, "classes[", i,
           "]: expected a name without control characters");
     const bool number = name.find_first_not_of("0123456789") == std::string::npos;
     check(!number || name == std::to_string(i), where, "classes[", i,
-          "]: expected a name, or its own number, got the number ", name);
+          "]: expected a name, or its own number, got the number ", shown(name));
   }
 }
 
@@ -58,22 +62,17 @@ void check_sample(const ModelConfig& config, std::string_view where) {
   }
 }
 
-void check_is_folder(const fs::path& folder) {
-  std::error_code error;
-  const fs::file_status status = fs::status(folder, error);
-  check(fs::exists(status), "model folder: ", folder.string(), ": no such folder");
-  check(fs::is_directory(status), "model folder: ", folder.string(), ": expected a folder with ", config_file,
-        " and ", weights_file, ", got a file");
-  check(fs::exists(folder / config_file, error), "model folder: ", folder.string(), ": there is no ",
-        config_file, " in it");
-}
-
 }  // namespace
 
 ModelConfig read_config(const fs::path& folder) {
-  check_is_folder(folder);
-  const fs::path path = folder / config_file;
-  const std::string text = io::read_json_text(path), source = path.string();
+  return io::read_folder(folder, "model folder",
+                         [](const io::OpenFolder& opened) { return read_config(opened); });
+}
+
+ModelConfig read_config(const io::OpenFolder& folder) {
+  check(folder.has(config_file), "model folder: ", folder.path().string(), ": there is no ", config_file,
+        " in it");
+  const std::string text = io::read_json_text(folder, config_file), source = folder.path_of(config_file);
   ModelConfig config;
   const std::set<std::string> given = io::read_json(text, config, source);
   for (const char* needed : {"format", "network"})
@@ -88,6 +87,8 @@ ModelConfig read_config(const fs::path& folder) {
   }
   if (!given.contains("network.classes") && !config.classes.empty())
     config.network.classes = static_cast<std::int64_t>(config.classes.size());
+  for (const std::string& field : given)
+    if (field.starts_with("text.")) config.text_given.insert(field.substr(5));
   check_config(config, source + ": ");
   return config;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "pom/codecs/text.h"
 #include "pom/diffusion/path.h"
 #include "pom/generate/request.h"
+#include "pom/io/folder_swap.h"
 #include "pom/models/config.h"
 
 namespace pom::generate {
@@ -98,6 +100,9 @@ struct ModelConfig {
   SampleDefaults sample;
   std::vector<std::string> classes;  // names, one per class; empty: numbers only
 
+  // No field: which fields of `text` a file gave, as the encoder beside it has to have them.
+  std::set<std::string> text_given = {};
+
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "format", .help = "version of this file", .least = 1, .most = 1}, format);
@@ -114,6 +119,7 @@ struct ModelConfig {
 // A variant's name in "network" gives the defaults of the rest there, and the names of classes their number.
 // Everything that is wrong with the file is a pom::Error that begins with its path and the field's.
 ModelConfig read_config(const std::filesystem::path& folder);
+ModelConfig read_config(const io::OpenFolder& folder);
 // Writes config.json into a folder that exists. Whoever trains writes the weights beside it with
 // models::write_weights.
 void write_config(const std::filesystem::path& folder, const ModelConfig& config);

@@ -5,6 +5,7 @@
 
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/io/json_fields.h"
 
 namespace pom::generate {
@@ -68,7 +69,7 @@ void check_complete(const Request& r, std::string_view where) {
                   ": expected a value, and it is missing");
         },
         bound.value);
-  check(!r.omega, where, "omega: expected cfg_scale in its place, got \"", r.omega.value_or(""), "\"");
+  check(!r.omega, where, "omega: expected cfg_scale in its place, got \"", shown(r.omega.value_or("")), "\"");
   check(r.count == 1 && r.seed >= 0, where, "count, seed: expected those of one picture, got ", r.count,
         " and ", r.seed);
 }
@@ -76,7 +77,7 @@ void check_complete(const Request& r, std::string_view where) {
 void check_hash(const std::string& hash, std::string_view where) {
   const bool hexadecimal =
       hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-  check(hexadecimal, where, "expected 64 hexadecimal digits, got \"", hash.substr(0, 70), "\"");
+  check(hexadecimal, where, "expected 64 hexadecimal digits, got \"", shown(hash, 70), "\"");
 }
 
 }  // namespace

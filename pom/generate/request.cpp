@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/diffusion/guidance.h"
 #include "pom/diffusion/sampler.h"
 
@@ -30,7 +31,7 @@ void set_size(Request& request, std::string_view text) {
   std::int64_t width = 0, height = 0;
   const bool numbers = parse_number(left, width) && parse_number(right, height);
   check(numbers && width > 0 && height > 0, "sample: size: expected WIDTHxHEIGHT in pixels, as 64x48, got \"",
-        text, "\"");
+        shown(text), "\"");
   request.width = width;
   request.height = height;
 }
@@ -40,7 +41,7 @@ double scale_of_omega(std::string_view omega, std::int64_t width, std::int64_t h
     return 1 + diffusion::auto_omega(static_cast<double>(width), static_cast<double>(height), base);
   double value = 0;
   check(parse_number(omega, value) && value >= -1 && value <= 999,
-        "sample: omega: expected a number from -1 to 999, or auto, got \"", omega, "\"");
+        "sample: omega: expected a number from -1 to 999, or auto, got \"", shown(omega), "\"");
   return 1 + value;
 }
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 
 namespace pom::generate {
 namespace {
@@ -22,13 +23,12 @@ constexpr std::array<std::pair<at::ScalarType, st::Dtype>, 6> kDtypes{{{at::kFlo
 
 }  // namespace
 
-TensorFile read_tensors(const std::filesystem::path& path) {
-  const st::Reader reader(path);
+TensorFile read_tensors(const st::Reader& reader) {
   TensorFile file;
   for (const st::TensorInfo& tensor : reader.header().tensors()) {
     const auto* known = std::find_if(kDtypes.begin(), kDtypes.end(),
                                      [&](const auto& pair) { return pair.second == tensor.dtype; });
-    check(known != kDtypes.end(), path.string(), ": tensor \"", tensor.name,
+    check(known != kDtypes.end(), reader.file(), ": tensor \"", shown(tensor.name),
           "\": expected F32, F64, BF16, F16, I64 or U8, got ", st::name(tensor.dtype));
     at::Tensor values = at::empty(tensor.shape, known->first);
     reader.read(tensor, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});

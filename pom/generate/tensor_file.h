@@ -16,7 +16,7 @@ struct TensorFile {
   io::safetensors::Metadata metadata;
 };
 
-TensorFile read_tensors(const std::filesystem::path& path);
+TensorFile read_tensors(const io::safetensors::Reader& file);
 void write_tensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                    const io::safetensors::Metadata& metadata);
 

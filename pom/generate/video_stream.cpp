@@ -1,11 +1,13 @@
 #include "pom/generate/video_stream.h"
 
-#include <sstream>
+#include <charconv>
+#include <optional>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/diffusion/noise.h"
 #include "pom/generate/tensor_file.h"
 
@@ -15,6 +17,7 @@ namespace {
 constexpr const char* format_key = "format";
 constexpr const char* format = "pom stream 1";
 constexpr const char* seeds_key = "seeds";
+constexpr const char* text_encoder_key = "text encoder";
 const std::string beside_prefix = "beside.";  // of the caller's texts and tensors
 
 std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
@@ -23,11 +26,26 @@ std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
   return text;
 }
 
-std::vector<std::uint64_t> seeds_of(const std::string& text) {
+// Numbers with a space between them; anything else is nothing.
+std::optional<std::vector<std::uint64_t>> seeds_of(const std::string& text) {
   std::vector<std::uint64_t> seeds;
-  std::istringstream in(text);
-  for (std::uint64_t seed = 0; in >> seed;) seeds.push_back(seed);
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    if (!seeds.empty() && *at++ != ' ') return {};
+    const auto [stop, error] = std::from_chars(at, end, seeds.emplace_back());
+    if (error != std::errc()) return {};
+    at = stop;
+  }
   return seeds;
+}
+
+// Before anything is read, as a file may claim any number of tokens.
+void check_text(const io::safetensors::Header& header, std::int64_t most, const std::string& where) {
+  const io::safetensors::TensorInfo* text = header.find("text");
+  if (text == nullptr || text->shape.size() != 3) return;  // which the network refuses in its own words
+  check(text->shape[1] <= most, where, ": text: expected at most ", most,
+        " tokens, as many as the text encoder gives, got ", text->shape[1]);
 }
 
 // "3 to 36": the evaluations of a block that are guided, which are neighbours.
@@ -43,7 +61,7 @@ std::string guided_text(const std::vector<models::Evaluation>& evaluations) {
 
 }  // namespace
 
-VideoStream::VideoStream(models::Denoiser& network, ClipSampling sampling, std::string model)
+VideoStream::VideoStream(models::Denoiser& network, ClipSampling sampling, StreamModel model)
     : network_(&network), sampling_(std::move(sampling)), model_(std::move(model)) {
   check(!sampling_.seeds.empty(), "VideoStream: seeds: expected at least one clip, got none");
   sampling_.sampler = diffusion::canonical_sampler(sampling_.sampler);
@@ -94,18 +112,21 @@ at::Tensor VideoStream::next_blocks(std::int64_t blocks, const diffusion::OnStep
 
 std::vector<std::pair<std::string, std::string>> VideoStream::fingerprint() const {
   const diffusion::SamplerOptions& o = sampling_.options;
-  return {{"model", model_},
-          {"dtype", detail::concat(network_->dtype())},
-          {"sampler", sampling_.sampler},
-          {"steps", std::to_string(o.steps)},
-          {"eta", number_text(o.eta)},
-          {"clip", o.clip ? number_text(*o.clip) : "none"},
-          {"times", detail::concat(number_text(o.t_start), " to ", number_text(o.t_end),
-                                   o.shift != 1 ? ", shift " + number_text(o.shift) : "")},
-          {"path", detail::concat(sampling_.path.name(), " ", sampling_.path.variance_name())},
-          {"guided evaluations", guided_text(evaluations_)},
-          {"latent size", detail::concat(sampling_.width, "x", sampling_.height)},
-          {"clips", std::to_string(sampling_.seeds.size())}};
+  std::vector<std::pair<std::string, std::string>> all = {
+      {"model", model_.weights},
+      {"dtype", detail::concat(network_->dtype())},
+      {"sampler", sampling_.sampler},
+      {"steps", std::to_string(o.steps)},
+      {"eta", number_text(o.eta)},
+      {"clip", o.clip ? number_text(*o.clip) : "none"},
+      {"times", detail::concat(number_text(o.t_start), " to ", number_text(o.t_end),
+                               o.shift != 1 ? ", shift " + number_text(o.shift) : "")},
+      {"path", detail::concat(sampling_.path.name(), " ", sampling_.path.variance_name())},
+      {"guided evaluations", guided_text(evaluations_)},
+      {"latent size", detail::concat(sampling_.width, "x", sampling_.height)},
+      {"clips", std::to_string(sampling_.seeds.size())}};
+  if (!model_.text_encoder.empty()) all.emplace_back(text_encoder_key, model_.text_encoder);
+  return all;
 }
 
 void VideoStream::save(const std::filesystem::path& path, const Beside& beside) const {
@@ -118,7 +139,9 @@ void VideoStream::save(const std::filesystem::path& path, const Beside& beside) 
 }
 
 Beside VideoStream::restore(const std::filesystem::path& path) {
-  const TensorFile file = read_tensors(path);
+  const io::safetensors::Reader reader(path);
+  check_text(reader.header(), model_.text_limit, path.string());
+  const TensorFile file = read_tensors(reader);
   const auto said = [&](const std::string& key) -> const std::string* {
     for (const auto& [name, text] : file.metadata)
       if (name == key) return &text;
@@ -129,19 +152,24 @@ Beside VideoStream::restore(const std::filesystem::path& path) {
   check(kind != nullptr && *kind == format, where, ": expected the state of a stream, got another file");
   for (const auto& [key, ours] : fingerprint()) {
     const std::string* theirs = said(key);
+    if (theirs == nullptr && key == text_encoder_key) continue;
     check(theirs != nullptr && *theirs == ours, where, ": ", key, ": the state was made with ",
-          theirs ? detail::concat('"', *theirs, '"') : "nothing", ", and cannot go on with \"", ours, "\"");
+          theirs ? detail::concat('"', shown(*theirs), '"') : "nothing", ", and cannot go on with \"", ours,
+          "\"");
   }
   const std::string* numbers = said(seeds_key);
-  std::vector<std::uint64_t> seeds = numbers ? seeds_of(*numbers) : std::vector<std::uint64_t>();
-  check(seeds.size() == sampling_.seeds.size(), where, ": seeds: expected ", sampling_.seeds.size(), ", got ",
-        seeds.size());
+  check(numbers != nullptr, where, ": seeds: expected ", sampling_.seeds.size(), ", got none");
+  std::optional<std::vector<std::uint64_t>> seeds = seeds_of(*numbers);
+  check(seeds.has_value(), where, ": seeds: expected numbers below 2^64 with spaces between them, got \"",
+        shown(*numbers), "\"");
+  check(seeds->size() == sampling_.seeds.size(), where, ": seeds: expected ", sampling_.seeds.size(),
+        ", got ", seeds->size());
   try {
     network_->set_state(file.tensors);
   } catch (const Error& error) {
     fail(where, ": ", error.what());
   }
-  sampling_.seeds = std::move(seeds);
+  sampling_.seeds = std::move(*seeds);
   Beside beside;
   for (const auto& [key, text] : file.metadata)
     if (key.starts_with(beside_prefix)) beside.notes[key.substr(beside_prefix.size())] = text;

@@ -16,11 +16,16 @@ struct Beside {
   std::map<std::string, at::Tensor> tensors = {};
 };
 
+// Which model a stream is of, for saved states: hashes, and the most tokens of text that it takes.
+struct StreamModel {
+  std::string weights = {}, text_encoder = {};  // where the text encoder has none, nothing is said of it
+  std::int64_t text_limit = 65536;
+};
+
 class VideoStream {
  public:
   // Begins at block 0. The network is the stream's as long as it lasts: a plan for another one ends this one.
-  // `model` names the weights (their hash), for saved states.
-  VideoStream(models::Denoiser& network, ClipSampling sampling, std::string model = {});
+  VideoStream(models::Denoiser& network, ClipSampling sampling, StreamModel model = {});
 
   // From the next block on: text (B, L, width), mask (B, L) bool; or of each of the blocks that are made
   // together, (B, blocks, L, width) and (B, blocks, L). Needed before the first block.
@@ -34,7 +39,8 @@ class VideoStream {
   const ClipSampling& sampling() const { return sampling_; }
 
   // The stream between two blocks, as a safetensors file that any number of streams can go on from. One that
-  // was made by another model, sampler, number of steps, size or precision, or guided elsewhere, is refused.
+  // was made by another model, sampler, number of steps, size or precision, or guided elsewhere, is refused;
+  // of the text encoder an early state says nothing.
   // What was told and the seeds come from the file.
   void save(const std::filesystem::path& path, const Beside& beside = {}) const;
   Beside restore(const std::filesystem::path& path);
@@ -44,7 +50,7 @@ class VideoStream {
 
   models::Denoiser* network_;
   ClipSampling sampling_;
-  std::string model_;
+  StreamModel model_;
   std::vector<models::Evaluation> evaluations_;
 };
 

@@ -7,15 +7,6 @@
 
 namespace pom::io::detail {
 
-// The beginning of a text, cut between characters: half of one would make the whole message ill-formed.
-inline std::string beginning(std::string text, std::string_view more) {
-  constexpr std::size_t longest = 60;
-  if (text.size() <= longest) return text;
-  std::size_t end = longest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end).append(more);
-}
-
 // [a, b, c] in one line, or in lines of some 100 characters that start with `inner`, between brackets.
 inline std::string list_text(std::span<const std::string> elements, const std::string& indent) {
   constexpr std::size_t width = 100;

@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 #include "pom/io/field_text.h"
+#include "pom/io/folder_swap.h"
 #include "pom/io/read_file.h"
 
 namespace pom::io {
@@ -34,7 +36,7 @@ std::string reason(std::string_view message) {
         message.remove_prefix(colon + 2);
       break;
     }
-  return std::string(message);
+  return pom::shown(message, 200);  // it repeats what it could not read, however long
 }
 
 // Follows the parser, which itself knows neither a limit of depth nor keys that come twice.
@@ -50,7 +52,7 @@ class Watch {
     if (event == Event::object_end) keys_.pop_back();
     if (event == Event::key) {
       const std::string& key = parsed.get_ref<const std::string&>();
-      check(keys_.back().insert(key).second, source_, ": ", key, ": expected once, got it twice");
+      check(keys_.back().insert(key).second, source_, ": ", pom::shown(key), ": expected once, got it twice");
     }
     return true;
   }
@@ -80,7 +82,7 @@ Json parse(std::string_view text, std::string_view source) {
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
-  return detail::beginning(value.dump(-1, ' ', false, Json::error_handler_t::replace), "…");
+  return pom::shown(value.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
 }
 
 // Where a value is: what messages begin with, and its field.
@@ -150,7 +152,7 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
     if (bound == fields.end()) {
       std::vector<std::string> names;
       for (const BoundField& b : fields) names.emplace_back(b.field.name);
-      fail(source, prefix, detail::beginning(key, "…"), ": unknown field", suggestion(key, names));
+      fail(source, prefix, pom::shown(key, 60), ": unknown field", suggestion(key, names));
     }
     given.insert(prefix + key);
     const Site site{source + prefix, bound->field};
@@ -227,6 +229,12 @@ std::set<std::string> read_json(std::string_view text, std::span<const BoundFiel
 
 std::string read_json_text(const std::filesystem::path& path) {
   const std::vector<std::byte> bytes = detail::read_file(path, "json read", max_json_bytes);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string read_json_text(const OpenFolder& folder, const std::string& name) {
+  const std::vector<std::byte> bytes =
+      detail::read_file(folder.open(name, "json read"), folder.path_of(name), "json read", max_json_bytes);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

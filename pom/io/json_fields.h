@@ -15,6 +15,8 @@
 
 namespace pom::io {
 
+class OpenFolder;
+
 inline constexpr std::size_t max_json_bytes = std::size_t{16} << 20;
 inline constexpr int max_json_depth = 32;
 
@@ -26,6 +28,7 @@ std::set<std::string> read_json(std::string_view text, std::span<const BoundFiel
 
 // The whole file at `path`, which is also the source in messages.
 std::string read_json_text(const std::filesystem::path& path);
+std::string read_json_text(const OpenFolder& folder, const std::string& name);
 
 enum class JsonStyle { line, pages };  // all in one line, or indented as a person would
 

@@ -11,18 +11,26 @@ namespace pom::io::detail {
 
 FileDescriptor open_for_reading(const std::filesystem::path& path, std::string_view operation) {
   // Without O_NONBLOCK opening a pipe would wait for somebody to write to it.
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  check(file.is_open(), operation, ": ", path.string(), ": cannot open: ", errno_text(errno));
+  return regular_file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path.string(), operation);
+}
+
+FileDescriptor regular_file(int descriptor, std::string_view name, std::string_view operation) {
+  FileDescriptor file(descriptor);
+  check(file.is_open(), operation, ": ", name, ": cannot open: ", errno_text(errno));
   struct stat status;
-  check(::fstat(file.get(), &status) == 0, operation, ": ", path.string(), ": ", errno_text(errno));
-  check(S_ISREG(status.st_mode), operation, ": ", path.string(), ": expected a regular file, got ",
+  check(::fstat(file.get(), &status) == 0, operation, ": ", name, ": ", errno_text(errno));
+  check(S_ISREG(status.st_mode), operation, ": ", name, ": expected a regular file, got ",
         S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
   return file;
 }
 
 std::vector<std::byte> read_file(const std::filesystem::path& path, std::string_view operation,
                                  std::uint64_t most) {
-  const FileDescriptor file = open_for_reading(path, operation);
+  return read_file(open_for_reading(path, operation), path.string(), operation, most);
+}
+
+std::vector<std::byte> read_file(const FileDescriptor& file, std::string_view name,
+                                 std::string_view operation, std::uint64_t most) {
   struct stat status = {};
   ::fstat(file.get(), &status);
   // One byte more than the system says, so that the end is seen; files of /proc say 0 and are longer.
@@ -30,9 +38,9 @@ std::vector<std::byte> read_file(const std::filesystem::path& path, std::string_
   for (std::size_t filled = 0;;) {
     const ssize_t got = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
     if (got < 0 && errno == EINTR) continue;
-    check(got >= 0, operation, ": ", path.string(), ": cannot read: ", errno_text(errno));
+    check(got >= 0, operation, ": ", name, ": cannot read: ", errno_text(errno));
     filled += static_cast<std::size_t>(got);
-    check(filled <= most, operation, ": ", path.string(), ": expected at most ", most, " bytes, got more");
+    check(filled <= most, operation, ": ", name, ": expected at most ", most, " bytes, got more");
     if (got == 0) {
       bytes.resize(filled);
       return bytes;

@@ -6,12 +6,13 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <limits>
 #include <new>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pom/io/folder_swap.h"
+#include "pom/io/read_file.h"
 #include "pom/io/safetensors_header.h"
 
 namespace pom::io::safetensors {
@@ -115,22 +116,24 @@ void Buffer::Free::operator()(std::byte* memory) const {
 }
 
 Reader::Reader(const std::filesystem::path& path)
-    : file_(path.string()),
-      // Without O_NONBLOCK, opening a named pipe would wait for its writer.
-      descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  check(descriptor_.is_open(), "safetensors read: ", file_, ": cannot open: ", detail::errno_text(errno));
+    : Reader(detail::open_for_reading(path, "safetensors read"), path.string()) {}
+
+Reader::Reader(const OpenFolder& folder, const std::string& name)
+    : Reader(folder.open(name, "safetensors read"), folder.path_of(name)) {}
+
+Reader::Reader(detail::FileDescriptor descriptor, std::string file)
+    : file_(std::move(file)), descriptor_(std::move(descriptor)) {
   struct stat status;
   check(::fstat(descriptor_.get(), &status) == 0, "safetensors read: ", file_,
         ": cannot stat: ", detail::errno_text(errno));
-  check(S_ISREG(status.st_mode), "safetensors read: ", file_, ": expected a regular file, got ",
-        S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
   const detail::Site site = reading(file_);
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   std::array<std::byte, length_bytes> start = {};
   read_at(0, std::span(start).first(std::min(file_bytes, length_bytes)));
-  std::string text(header_length(start, file_bytes, site), '\0');
-  read_at(length_bytes, std::as_writable_bytes(std::span(text)));
-  header_ = parse_header(text, file_bytes - length_bytes - text.size(), site);
+  head_.resize(length_bytes + header_length(start, file_bytes, site));
+  std::memcpy(head_.data(), start.data(), length_bytes);
+  read_at(length_bytes, std::as_writable_bytes(std::span(head_).subspan(length_bytes)));
+  header_ = parse_header(head().substr(length_bytes), file_bytes - head_.size(), site);
 }
 
 void Reader::read(const TensorInfo& tensor, std::span<std::byte> into) const {

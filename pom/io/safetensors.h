@@ -26,6 +26,10 @@
 #include "pom/io/file_descriptor.h"
 #include "pom/io/safetensors_error.h"
 
+namespace pom::io {
+class OpenFolder;
+}
+
 namespace pom::io::safetensors {
 
 inline constexpr std::uint64_t max_header_bytes = 100'000'000;
@@ -143,17 +147,24 @@ class Buffer {
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path);
+  // A file within a folder that is held open.
+  Reader(const OpenFolder& folder, const std::string& name);
 
+  const std::string& file() const { return file_; }  // its path, for messages
   const Header& header() const { return *header_; }
+  // Every byte before the data, as it was read.
+  std::string_view head() const { return head_; }
   // The elements of one tensor, into memory of exactly its size.
   void read(const TensorInfo& tensor, std::span<std::byte> into) const;
   Buffer read(std::string_view name) const;
 
  private:
+  Reader(detail::FileDescriptor descriptor, std::string file);
   void read_at(std::uint64_t offset, std::span<std::byte> into) const;
 
   std::string file_;
   detail::FileDescriptor descriptor_;
+  std::string head_;
   std::optional<Header> header_;
 };
 

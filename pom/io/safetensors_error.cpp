@@ -1,9 +1,7 @@
 // Names of the kinds of safetensors errors, and the beginnings of their messages.
 #include "pom/io/safetensors_error.h"
 
-#include <cstddef>
-
-#include "pom/io/json_header.h"
+#include "pom/base/shown.h"
 
 namespace pom::io {
 
@@ -62,11 +60,7 @@ std::string_view name(SafetensorsError::Kind kind) {
 namespace detail {
 
 std::string quote(std::string_view name) {
-  constexpr std::size_t longest = 120;
-  const std::size_t valid = find_invalid_utf8(name.substr(0, longest));
-  std::string text;
-  append_json_string(text, name.substr(0, valid));
-  return valid == name.size() ? text : text + "...";
+  return '"' + shown(name) + '"';
 }
 
 std::string Site::prefix() const {

@@ -72,7 +72,7 @@ std::string_view name(SafetensorsError::Kind kind);
 
 namespace detail {
 
-// A name as it may stand in a message: quoted, escaped, and cut with "..." where it is long or not UTF-8.
+// A name as it may stand in a message: quoted, and as pom::shown has it.
 std::string quote(std::string_view name);
 
 // Where an error is found: the beginning of its message.

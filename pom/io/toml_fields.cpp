@@ -32,6 +32,7 @@
 #pragma pop_macro("NDEBUG")
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 #include "pom/io/field_text.h"
 #include "pom/io/json_header.h"
@@ -90,7 +91,7 @@ toml::table parse(std::string_view text, std::string_view source) {
     return toml::parse(text, source);
   } catch (const toml::parse_error& error) {
     const toml::source_position at = error.source().begin;
-    fail(source, ": line ", at.line, ", column ", at.column, ": ", error.description());
+    fail(source, ": line ", at.line, ", column ", at.column, ": ", pom::shown(error.description(), 200));
   }
 }
 
@@ -132,7 +133,7 @@ std::string toml_quoted(std::string_view text) {
 std::string shown(const toml::node& value) {
   if (value.is_table()) return "a table";
   if (const toml::array* list = value.as_array()) return list->empty() ? "an empty list" : "a list";
-  if (const auto text = value.value_exact<std::string>()) return detail::beginning(toml_quoted(*text), "…");
+  if (const auto text = value.value_exact<std::string>()) return pom::shown(toml_quoted(*text), 60);
   if (const auto integer = value.value_exact<std::int64_t>()) return std::to_string(*integer);
   if (const auto number = value.value_exact<double>()) return number_text(*number);
   if (const auto truth = value.value_exact<bool>()) return *truth ? "true" : "false";
@@ -292,8 +293,7 @@ class Taker {
                        std::size_t line) const {
     const BoundField* bound = find(fields, name);
     if (bound == nullptr)
-      fail(where(line), prefix, detail::beginning(std::string(name), "…"), ": unknown field",
-           advice(name, fields, all_, prefix));
+      fail(where(line), prefix, pom::shown(name, 60), ": unknown field", advice(name, fields, all_, prefix));
     return *bound;
   }
 
@@ -451,7 +451,7 @@ std::string set_field(std::string_view assignment, std::span<const BoundField> f
   const std::size_t equals = assignment.find('=');
   const std::string_view path = trimmed(assignment.substr(0, equals));
   check(equals != std::string_view::npos && !path.empty(), source, ": expected field=value, got ",
-        detail::beginning(toml_quoted(assignment), "…"));
+        pom::shown(toml_quoted(assignment), 60));
   Taker taker(fields, source, false);
   std::string prefix;
   std::span<const BoundField> inner = fields;
@@ -466,7 +466,7 @@ std::string set_field(std::string_view assignment, std::span<const BoundField> f
   if (!value)
     fail(taker.where(0), path, ": expected ",
          std::visit([](auto pointer) { return kind(pointer); }, bound.value), ", got ",
-         text.empty() ? "nothing" : detail::beginning(std::string(text), "…"));
+         text.empty() ? "nothing" : pom::shown(text, 60));
   taker.take_field(*value->get("value"), bound, prefix, 0);
   return std::string(path);
 }

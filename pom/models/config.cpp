@@ -3,6 +3,7 @@
 #include <array>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 
 namespace pom::models {
@@ -72,7 +73,7 @@ const std::vector<std::string>& variant_names() {
 NetworkConfig variant(std::string_view name) {
   for (const NetworkConfig& config : table())
     if (same_letters(config.variant, name)) return config;
-  fail("network: variant: unknown name \"", name, "\"", suggestion(name, variant_names()));
+  fail("network: variant: unknown name \"", shown(name), "\"", suggestion(name, variant_names()));
 }
 
 namespace {

@@ -1,5 +1,5 @@
 // The network that makes clips from text: V-DiPoM, or its attention baseline V-DiT, as a module with
-// gradients. Sampling goes through VideoDenoiser, which computes the same from the same weights.
+// gradients. Sampling goes through Denoiser, which computes the same from the same weights.
 // B clips of T latent frames, L tokens of text, N = blocks * h * w tokens, d width.
 #pragma once
 

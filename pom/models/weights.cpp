@@ -10,6 +10,7 @@
 
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 
 namespace pom::models {
@@ -18,9 +19,11 @@ namespace {
 namespace st = io::safetensors;
 
 std::string shape_text(std::span<const std::int64_t> shape) {
+  constexpr std::size_t most = 16;  // of a file of others there may be any number
   std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
+  for (std::size_t i = 0; i < std::min(shape.size(), most); ++i)
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + (shape.size() > most ? ", …)" : ")");
 }
 
 class Specs {
@@ -124,7 +127,7 @@ std::string prefix_guess(const std::vector<Found>& found,
       if (expected.contains(tensor.name.substr(dot + 1))) ++counts[tensor.name.substr(0, dot + 1)];
   for (const auto& [prefix, count] : counts)
     if (count * 2 > expected.size())
-      return detail::concat("; ", count, " of the names begin with \"", prefix,
+      return detail::concat("; ", count, " of the names begin with \"", shown(prefix),
                             "\": are these the weights of a training checkpoint? Take the prefix off");
   const bool authors = std::ranges::any_of(found, [](const Found& t) { return has(t.name, ".hom."); });
   if (authors && !expected.empty()) return "; names with \"hom\" are the authors': here they say \"pom\"";
@@ -147,10 +150,10 @@ void account(const std::vector<Found>& found, const NetworkConfig& config, std::
          missing.size() > 1 ? detail::concat(", and ", missing.size() - 1, " more") : "",
          extra.empty() ? ""
                        : detail::concat("; the file has ", extra.size(), " that the network does not, \"",
-                                        extra[0], "\" first"),
+                                        shown(extra[0]), "\" first"),
          prefix_guess(found, expected));
   if (!extra.empty())
-    fail(where, ": tensor \"", extra[0], "\" is not part of the network",
+    fail(where, ": tensor \"", shown(extra[0]), "\" is not part of the network",
          extra.size() > 1 ? detail::concat(", nor are ", extra.size() - 1, " more") : "");
   for (const auto& [name, shape] : expected)
     check(present[name]->shape == shape, where, ": tensor \"", name, "\": expected shape ", shape_text(shape),
@@ -168,7 +171,7 @@ at::ScalarType torch_dtype(const st::TensorInfo& tensor, const std::string& wher
     case st::Dtype::F16:
       return at::kHalf;
     default:
-      fail(where, ": tensor \"", tensor.name, "\": expected F32, BF16, F16 or F64, got ",
+      fail(where, ": tensor \"", shown(tensor.name), "\": expected F32, BF16, F16 or F64, got ",
            st::name(tensor.dtype));
   }
 }
@@ -234,14 +237,23 @@ void check_weights(const st::Header& header, const NetworkConfig& config, std::s
 
 Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
                      std::optional<at::ScalarType> dtype) {
-  const st::Reader reader(path);
-  const std::string where = path.string();
-  check_weights(reader.header(), config, where);
+  return read_weights(st::Reader(path), config, dtype);
+}
+
+Weights read_weights(const st::Reader& file, const NetworkConfig& config, std::optional<at::ScalarType> dtype,
+                     io::Sha256* hash) {
+  check_weights(file.header(), config, file.file());
+  if (hash != nullptr) hash->update(file.head());
   Weights weights;
-  for (const st::TensorInfo& tensor : reader.header().tensors()) {
-    if (derived(tensor.name)) continue;
-    at::Tensor values = at::empty(tensor.shape, torch_dtype(tensor, where));
-    reader.read(tensor, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+  for (const st::TensorInfo& tensor : file.header().tensors()) {  // in the order of the data
+    if (derived(tensor.name)) {
+      if (hash != nullptr) hash->update(file.read(tensor.name).span());
+      continue;
+    }
+    at::Tensor values = at::empty(tensor.shape, torch_dtype(tensor, file.file()));
+    const std::span<std::byte> bytes(static_cast<std::byte*>(values.data_ptr()), values.nbytes());
+    file.read(tensor, bytes);
+    if (hash != nullptr) hash->update(bytes);
     weights[tensor.name] = dtype ? values.to(*dtype) : values;
   }
   return weights;

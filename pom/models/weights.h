@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/io/safetensors.h"
+#include "pom/io/sha256.h"
 #include "pom/models/config.h"
 
 namespace pom::models {
@@ -34,6 +35,9 @@ Weights initial_weights(const NetworkConfig& config, std::uint64_t seed);
 // as stored where it says nothing.
 Weights read_weights(const std::filesystem::path& path, const NetworkConfig& config,
                      std::optional<at::ScalarType> dtype = at::kFloat);
+// The same of a file that is open; `hash` is given every byte of it as it was read, in its order.
+Weights read_weights(const io::safetensors::Reader& file, const NetworkConfig& config,
+                     std::optional<at::ScalarType> dtype = at::kFloat, io::Sha256* hash = nullptr);
 
 // Whether weights are those of the network, by the same rules; `where` begins the message.
 void check_weights(const Weights& weights, const NetworkConfig& config, std::string_view where);

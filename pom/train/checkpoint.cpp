@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/io/atomic_file.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/safetensors.h"
@@ -73,14 +74,15 @@ void check_alike(const std::array<Shapes, groups.size()>& found, const std::stri
   for (std::size_t g = 1; g < groups.size(); ++g) {
     for (const auto& [name, shape] : first) {
       const auto other = found[g].find(name);
-      check(other != found[g].end(), where, groups[g].prefix, name, ": expected it beside ", groups[0].prefix,
-            name, ", got nothing");
-      check(other->second == shape, where, groups[g].prefix, name, ": expected shape ", shape_text(shape),
-            ", as of ", groups[0].prefix, name, ", got ", shape_text(other->second));
+      check(other != found[g].end(), where, groups[g].prefix, shown(name), ": expected it beside ",
+            groups[0].prefix, shown(name), ", got nothing");
+      check(other->second == shape, where, groups[g].prefix, shown(name), ": expected shape ",
+            shape_text(shape), ", as of ", groups[0].prefix, shown(name), ", got ",
+            shape_text(other->second));
     }
     for (const auto& [name, shape] : found[g])
-      check(first.contains(name), where, groups[g].prefix, name, ": expected ", groups[0].prefix, name,
-            " beside it, got nothing");
+      check(first.contains(name), where, groups[g].prefix, shown(name), ": expected ", groups[0].prefix,
+            shown(name), " beside it, got nothing");
   }
 }
 
@@ -133,17 +135,17 @@ const std::string& metadata(const st::Header& header, std::string_view key, cons
 
 void check_format(const st::Header& header, const std::string& where) {
   const std::string& found = metadata(header, "format", where);
-  check(found == format, where, "expected a checkpoint of format ", format, ", got format ", found);
+  check(found == format, where, "expected a checkpoint of format ", format, ", got format ", shown(found));
   for (const auto& [key, text] : *header.metadata())
     check(key == "format" || key == "state" || key == "recipe" || key == "sha256", where,
-          "expected metadata format, state, recipe and sha256, got \"", key, "\" as well");
+          "expected metadata format, state, recipe and sha256, got \"", shown(key), "\" as well");
 }
 
 // Which group a tensor belongs to, and its name there.
 std::pair<std::size_t, std::string> place(const st::TensorInfo& tensor, const std::string& where) {
   for (std::size_t g = 0; g < groups.size(); ++g)
     if (tensor.name.starts_with(groups[g].prefix)) return {g, tensor.name.substr(groups[g].prefix.size())};
-  fail(where, "expected tensors of weights/, ema/, moment1/ and moment2/, got \"", tensor.name, "\"");
+  fail(where, "expected tensors of weights/, ema/, moment1/ and moment2/, got \"", shown(tensor.name), "\"");
 }
 
 // From the header alone, before anything large is read.
@@ -152,7 +154,7 @@ void check_groups(const st::Header& header, const std::string& where) {
   for (const st::TensorInfo& tensor : header.tensors()) {
     const auto [group, name] = place(tensor, where);
     shapes[group][name] = tensor.shape;
-    check(tensor.dtype == st::Dtype::F32 || tensor.dtype == st::Dtype::F64, where, tensor.name,
+    check(tensor.dtype == st::Dtype::F32 || tensor.dtype == st::Dtype::F64, where, shown(tensor.name),
           ": expected F32 or F64, got ", st::name(tensor.dtype));
   }
   check_alike(shapes, where);
@@ -252,7 +254,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
     const auto [group, name] = place(*tensor, where);
     (checkpoint.*groups[group].tensors)[name] = read_tensor(reader, *tensor, digest);
   }
-  check(digest.hex() == expected, where, "expected SHA-256 ", expected, ", got ", digest.hex(),
+  check(digest.hex() == expected, where, "expected SHA-256 ", shown(expected), ", got ", digest.hex(),
         ": it is damaged");
   io::read_json(state, checkpoint.state, where + "state");
   return checkpoint;

@@ -4,7 +4,7 @@
 #include "pom/generate/device.h"
 #include "pom/generate/process.h"
 #include "pom/models/counts.h"
-#include "pom/ops/cuda/memory.h"
+#include "pom/ops/cuda/device.h"
 #include "pom/train/device.h"
 #include "pom/train/learner.h"
 #include "pom/train/trainer.h"

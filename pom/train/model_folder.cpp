@@ -6,6 +6,8 @@
 #include "pom/base/error.h"
 #include "pom/codecs/words.h"
 #include "pom/generate/engine.h"
+#include "pom/generate/model_files.h"
+#include "pom/io/folder_swap.h"
 #include "pom/io/sheet.h"
 #include "pom/train/student.h"
 
@@ -27,18 +29,22 @@ void write_model(const std::filesystem::path& folder, const Recipe& recipe,
   config.text = recipe.text;
   config.sample = recipe.sample;
   config.classes = classes;
-  generate::write_config(folder, config);
+  generate::check_config(config, (folder / generate::config_file).string() + ": ");
+  io::FolderSwap swap(folder);
+  generate::write_config(swap.folder(), config);
   if (recipe.network.video()) {
     codecs::Words encoder(recipe.text, codecs::WordPieces::from_lines(words));
     encoder.set_weights(text_part(average));
-    encoder.save(folder / codecs::text_folder);
+    encoder.save(swap.folder() / codecs::text_folder);
   }
-  models::write_weights(folder / generate::weights_file, network_part(average),
+  models::write_weights(swap.folder() / generate::weights_file, network_part(average),
                         recipe.log.model_dtype == "fp32" ? at::kFloat : at::kBFloat16);
+  swap.commit();
 }
 
 FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& recipe) {
-  const generate::ModelConfig config = generate::read_config(folder);
+  generate::ModelFiles files = generate::open_model(folder);
+  const generate::ModelConfig& config = files.config;
   const models::NetworkConfig& network = recipe.network;
   const auto same = [&](const auto& expected, const auto& got, const char* name) {
     check(expected == got, "train: --init-from ", folder.string(), ": network.", name, ": expected ",
@@ -49,9 +55,11 @@ FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& re
   same(network.order, config.network.order, "order");
   same(network.order_expand, config.network.order_expand, "order_expand");
   if (network.attention()) same(network.heads, config.network.heads, "heads");
-  FirstWeights first{models::read_weights(folder / generate::weights_file, network), {}};
+  FirstWeights first{files.weights.take(), {}};
+  for (auto& [name, tensor] : first.weights) tensor = tensor.to(at::kFloat);
+  models::check_weights(first.weights, network, "train: --init-from " + folder.string());
   if (!network.video()) return first;
-  const codecs::Words encoder = codecs::Words::open(recipe.text, folder / codecs::text_folder);
+  const codecs::Words encoder = codecs::Words::open(recipe.text, *files.text);
   for (const auto& [name, tensor] : encoder.weights()) first.weights[text_name(name)] = tensor;
   first.words = encoder.vocabulary().lines();
   return first;

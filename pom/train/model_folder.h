@@ -11,9 +11,8 @@
 
 namespace pom::train {
 
-// config.json and model.safetensors, and of clips text_encoder/ with these words. A reader sees the files of
-// one save or, for a moment, a newer config (and text encoder) beside the weights before it; they differ in
-// nothing that matters to each other but for a step of training.
+// config.json and model.safetensors, and of clips text_encoder/ with these words. The folder is replaced as
+// one (io::FolderSwap): a reader sees all files of this save or all of the one before.
 void write_model(const std::filesystem::path& folder, const Recipe& recipe,
                  const std::vector<std::string>& classes, const models::Weights& average,
                  const std::string& words = {});

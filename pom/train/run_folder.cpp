@@ -10,6 +10,7 @@
 
 #include "pom/base/error.h"
 #include "pom/io/atomic_file.h"
+#include "pom/io/folder_swap.h"
 #include "pom/io/json_fields.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/refusal.h"
@@ -132,6 +133,16 @@ std::int64_t noted_step(const RunFolder& folder) {
   return note.step;
 }
 
+// Model folders that a killed process had begun to write (io::FolderSwap). The run's lock is ours: nobody
+// writes one now.
+void remove_begun_folders(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.is_directory(ignored) && !entry.is_symlink(ignored) &&
+        entry.path().filename().string().starts_with(".pom-tmp-"))
+      fs::remove_all(entry.path(), ignored);
+}
+
 fs::path prepared(const fs::path& path) {
   make_folder(path);
   return path;
@@ -154,9 +165,11 @@ void check_run_folder(const fs::path& path, bool resume) {
 }
 
 RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {
+  io::restore_folder(model());
   check_run_folder(path_, resume);  // once more, now that nobody else can change it
   for (const fs::path& folder : {checkpoints(), samples(), model()}) make_folder(folder);
   for (const fs::path& folder : {path_, checkpoints(), samples(), model()}) io::remove_temporaries(folder);
+  remove_begun_folders(path_);
   model_step_ = noted_step(*this);
 }
 

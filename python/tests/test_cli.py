@@ -122,13 +122,14 @@ def png_text(path):
     return text
 
 
-def change_settings(path, change):
+def change_settings(path, change, keyword="pom"):
     """Rewrites the `pom` chunk of a picture, as somebody who means harm would."""
     data = Path(path).read_bytes()
-    before = b"tEXtpom\0" + png_text(path)["pom"].encode()
-    settings = json.loads(png_text(path)["pom"])
+    start = b"tEXt" + keyword.encode() + b"\0"
+    before = start + png_text(path)[keyword].encode()
+    settings = json.loads(png_text(path)[keyword])
     change(settings)
-    after = b"tEXtpom\0" + json.dumps(settings).encode()
+    after = start + json.dumps(settings).encode()
 
     def framed(body):
         return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
@@ -442,6 +443,12 @@ class TestOutput:
         assert result.returncode == 0, result.stderr
         assert len(list(tmp_path.glob("a_*.png"))) == 4
 
+    def test_stdout_that_is_closed(self, sample, tmp_path):
+        """Nobody was told, which is a failure; what was made is there."""
+        result = sample("--class", "circle", "-o", "a.png", preexec_fn=lambda: os.close(1))
+        assert result.returncode == 1 and "stdout: cannot write" in result.stderr
+        assert png_size(tmp_path / "a.png") == (16, 16)
+
     def test_device_is_not_replaced(self, sample):
         is_failure(sample("--class", "circle", "-y", "-o", "/dev/null/a.png"), "/dev/null is not a folder")
 
@@ -462,6 +469,22 @@ class TestSheet:
             assert sample(*flags, "--grid", "-y", "-o", "sheet.png").returncode == 0
             result = pom("reproduce", "sheet.png", "--model", model, cwd=tmp_path)
             assert result.returncode == 0 and result.stdout == "the pixels agree\n", result.stderr
+
+    def test_reproduce_believes_no_sheet(self, sample, model, tmp_path):
+        """What a sheet says it holds must fit on it, and make a sheet of its size."""
+        sample("--count", 2, "--grid", "-o", "sheet.png")
+        original = (tmp_path / "sheet.png").read_bytes()
+        width, height = png_size(tmp_path / "sheet.png")
+        for change, words in (
+            ({"count": 1_000_000}, ["at most", f"on {width}x{height} pixels", "got 1000000"]),
+            ({"class": "0-2," * 1000 + "0"}, ["at most", "got 6002"]),
+            ({"count": 3}, [f"expected what makes {width}x{height} pixels"]),
+            ({"width": 4096, "height": 4096}, ["at most 0 pictures"]),
+        ):
+            (tmp_path / "sheet.png").write_bytes(original)
+            change_settings(tmp_path / "sheet.png", lambda run, c=change: run.update(c), keyword="pom sheet")
+            result = pom("reproduce", "sheet.png", "--model", model, cwd=tmp_path)
+            is_failure(result, "the settings of the sheet: ", *words)
 
     def test_too_large_a_sheet_is_refused_before_the_work(self, sample, tmp_path):
         result = sample(
@@ -559,7 +582,36 @@ class TestReproduce:
 
     def test_names_cannot_work_the_terminal(self, picture, tmp_path):
         change_settings(picture, lambda settings: settings["model"].update(name="a\x1b]0;b\x07c\x9bd"))
-        is_failure(pom("reproduce", picture, cwd=tmp_path), '"a?]0;b?c?d" was not found')
+        is_failure(pom("reproduce", picture, cwd=tmp_path), r'"a\x1b]0;b\x07c\u009bd" was not found')
+
+    def test_foreign_text_stays_in_its_line(self, picture, tmp_path):
+        """No line of its own, nothing turned around, no more than can be read; of a result too."""
+        name = "a\nsha256      0000\u202egnp" + "x" * 100_000
+        change_settings(picture, lambda settings: settings["model"].update(name=name))
+        shown = r"a\nsha256      0000\u202egnp" + "x" * 98 + "…"
+        is_failure(pom("reproduce", picture, cwd=tmp_path), f'model "{shown}" was not found')
+        lines = pom("info", "--picture", picture, cwd=tmp_path).stdout.splitlines()
+        assert lines[0] == f"model       {shown}" and lines[1].startswith("sha256 ")
+
+    def test_another_size_is_refused_before_sampling(self, picture, model, tmp_path):
+        def larger(settings):
+            settings["request"].update(width=4096, height=4096, steps=10000)
+
+        change_settings(picture, larger)
+        result = pom("reproduce", picture, "--model", model, cwd=tmp_path, timeout=30)
+        is_failure(result, "expected the picture's size, 16x16, got 4096x4096")
+
+    def test_long_work_is_told_before_it_begins(self, picture, model, tmp_path):
+        change_settings(picture, lambda settings: settings["request"].update(steps=10000))
+        words = [program(), "reproduce", picture, "--model", model]
+        run = subprocess.Popen(
+            list(map(str, words)), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        told = run.stderr.readline()
+        assert re.fullmatch(r"1 picture, 10000 steps, 19999 evaluations: about .*\n", told)
+        assert "sampling" in run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        assert "stopped" in run.communicate(timeout=60)[1] and run.returncode == 130
 
     def test_a_name_is_no_path(self, picture, model, tmp_path):
         """Somebody else's picture must not make us open ../../anything."""
@@ -668,6 +720,25 @@ class TestModelFolder:
     def test_ill_typed_field(self, tmp_path):
         config = CONFIG | {"network": CONFIG["network"] | {"depth": "two"}}
         self.both(write_model(tmp_path / "m", config=config), tmp_path, "depth", "two")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"format": 1, "name": "%s"}' % ("n" * 10_000_000),
+            '{"format": %s}' % ("1" * 1_000_000),
+            '{"format": 1, "%s": 1}' % ("k" * 100_000),
+            '{"format": 1, "network": {"kind": "%s"}}' % ("v" * 100_000),
+            '{"format": 1, "network": {"variant": "%s"}}' % ("v" * 100_000),
+            '{{"{0}": 1, "{0}": 2}}'.format("k" * 100_000),
+        ],
+        ids=["name", "number", "field", "value", "variant", "twice"],
+    )
+    def test_no_more_is_echoed_than_can_be_read(self, tmp_path, text):
+        folder = write_model(tmp_path / "m")
+        (folder / "config.json").write_text(text)
+        result = pom("sample", "--model", folder, cwd=tmp_path)
+        is_failure(result, "config.json: ")
+        assert len(result.stderr) < 1000
 
     def test_no_json(self, model, tmp_path):
         folder = shutil.copytree(model, tmp_path / "m")

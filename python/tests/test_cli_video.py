@@ -5,7 +5,9 @@ The model is a tiny network of random weights with an encoder that knows five wo
 colours, which is enough for everything but beauty.
 """
 
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -228,6 +230,10 @@ class TestStream:
         assert len(rest) == 4 * (len(b"FRAME\n") + 3 * 32 * 16)
         leaves_nothing(tmp_path)
 
+    def test_a_stdout_that_is_closed(self, sample):
+        result = sample("--prompt", "a star", "-o", "-", preexec_fn=lambda: os.close(1))
+        is_failure(result, "cannot write", os.strerror(errno.EBADF))
+
     def test_a_reader_that_goes_away(self, clips, tmp_path):
         words = ["sample", "--model", clips["causal"], "--prompt", "a star", "--frames", "inf", "-o", "-"]
         words += ["--save-state", "state.safetensors"]
@@ -425,11 +431,32 @@ class TestStates:
     def test_seed_is_the_states(self, sample, state):
         is_usage_error(sample("--continue", state, "--seed", 5, "-o", "a.gif"), "seed", "keeps its own, 4")
 
+    def test_of_another_text_encoder(self, clips, state, tmp_path):
+        """Its weights are zeroed: the network's hash is the same, and the model is another."""
+        other = tmp_path / "other"
+        shutil.copytree(clips, other)
+        with safe_open(other / "text_encoder" / "model.safetensors", framework="pt") as encoder:
+            tensors = {name: 0 * encoder.get_tensor(name) for name in encoder.keys()}  # noqa: SIM118
+            save_file(tensors, other / "text_encoder" / "model.safetensors", encoder.metadata())
+        result = pom("sample", "--model", other, "--continue", state, "-o", "more.gif", cwd=tmp_path)
+        is_failure(result, f"{state}: text encoder: the state was made with")
+
     def test_that_is_none(self, sample, tmp_path):
-        (tmp_path / "s").write_text("not a state")
-        for name in ("s", "nowhere"):
-            result = sample("--continue", name, "-o", "a.gif")
-            assert result.returncode in (1, 2) and name in result.stderr
+        """A damaged file is a failure, wherever it is damaged, as a model's or a picture's is."""
+        made(sample("--prompt", "a star", "--frames", 2, "--save-state", "whole", "-o", "start/"))
+        whole = (tmp_path / "whole").read_bytes()
+        (tmp_path / "text").write_text("not a state")
+        (tmp_path / "empty").write_bytes(b"")
+        for length in (4, 40, len(whole) - 100, len(whole) - 1):
+            (tmp_path / f"cut{length}").write_bytes(whole[:length])
+        (tmp_path / "request").write_bytes(whole.replace(b'\\"steps\\":3', b'\\"steps\\":x'))
+        (tmp_path / "seeds").write_bytes(whole.replace(b'"seeds":"0"', b'"seeds":"x"'))
+        (tmp_path / "fps").write_bytes(whole.replace(b'"beside.fps":"12"', b'"beside.fps":"1x"'))
+        for path in tmp_path.iterdir():
+            if path.is_file() and path.name != "whole":
+                assert path.read_bytes() != whole
+                is_failure(sample("--continue", path.name, "-o", "a.gif"), f"{path.name}: ")
+        is_failure(sample("--continue", "nowhere", "-o", "a.gif"), "nowhere: cannot open")
         save_file({"x": torch.zeros(1)}, tmp_path / "s")
         is_failure(sample("--continue", "s", "-o", "a.gif"), "expected the state of a stream")
 
@@ -573,3 +600,23 @@ class TestDoctor:
         answer = json.loads(made(pom("doctor", clips["causal"], "--json", cwd=tmp_path)).stdout)
         states = {check["subject"]: check["state"] for check in answer["checks"]}
         assert states["model config"] == states["model weights"] == states["model runs"] == "ok"
+
+    @pytest.fixture
+    def folder(self, clips, tmp_path):
+        return shutil.copytree(clips["causal"], tmp_path / "m")
+
+    def test_a_text_encoder_that_is_not_finite(self, folder, tmp_path):
+        file = folder / "text_encoder" / "model.safetensors"
+        with safe_open(file, framework="pt") as encoder:
+            tensors = {name: encoder.get_tensor(name) * float("nan") for name in encoder.keys()}  # noqa: SIM118
+            save_file(tensors, file, encoder.metadata())
+        result = pom("doctor", folder, cwd=tmp_path)
+        assert result.returncode == 1
+        assert "text_encoder: near.0.bias: expected finite values" in " ".join(result.stdout.split())
+
+    @pytest.mark.parametrize(("field", "said"), [("layers", 2), ("limit", 7), ("width", 13)])
+    def test_a_config_that_says_otherwise(self, folder, tmp_path, field, said):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"text": {field: said}}))
+        result = pom("sample", "--model", folder, "--prompt", "a", "-o", "a.gif", cwd=tmp_path)
+        is_failure(result, "text_encoder/model.safetensors", f"{field}: expected {said}, as text.{field}")

@@ -45,6 +45,15 @@ TEST(Failpoint, FailsOnceByNameOrNumber) {
   EXPECT_EQ(in_child("a:1:99", [] { tell("a", 1); }).error, "99 ");
 }
 
+TEST(Failpoint, SeveralAtATime) {
+  EXPECT_EQ(in_child("b:1:EIO,a:2:ENOSPC", [] { tell("a", 3); }).error,
+            "0 " + std::to_string(ENOSPC) + " 0 ");
+  EXPECT_TRUE(in_child("a:1:EIO,b:1", [] {
+                failpoint("a");
+                failpoint("b");
+              }).killed);
+}
+
 TEST(Failpoint, SaysWhetherItIsNamed) {
   const auto named = [] { check(!failpoint_is_set("a"), failpoint_is_set("b") ? "both" : "a alone"); };
   EXPECT_EQ(in_child("a:7", named).error, "a alone");
@@ -69,7 +78,7 @@ TEST(Failpoint, CountsThreadsTogether) {
 
 TEST(Failpoint, RefusesOtherForms) {
   for (const std::string value : {"a", "a:", ":1", "a:0", "a:-1", "a:x", "a:1x", "a:1:", "a:1:EWHAT", "a:1:0",
-                                  "a:1:-5", "a:1:EIO:", "a:99999999999999999999"}) {
+                                  "a:1:-5", "a:1:EIO:", "a:1,", ",a:1", "a:1,b", "a:99999999999999999999"}) {
     const testing::Ending ending = in_child(value.c_str(), [] {
       try {
         failpoint("b");

@@ -11,6 +11,7 @@
 namespace pom::codecs {
 namespace {
 
+using io::safetensors::Reader;
 using Numbers = std::vector<std::int64_t>;
 using Texts = std::vector<std::string>;
 
@@ -103,18 +104,19 @@ TEST(Words, GoThroughTheirFolder) {
       std::filesystem::temp_directory_path() / ("pom_words_" + std::to_string(::getpid()));
   const Words words(small(), WordPieces::of(kCaptions, 6), 3);
   words.save(folder / text_folder);
-  const std::unique_ptr<TextEncoder> back = open_text_encoder(small(), folder);
+  const std::unique_ptr<TextEncoder> back = open_text_encoder(small(), Reader(folder / text_file));
   EXPECT_EQ(back->width(), 12);
   EXPECT_EQ(back->limit(), 9);
   EXPECT_TRUE(at::equal(back->encode(kCaptions).tokens, words.encode(kCaptions).tokens));
   TextConfig other = small();
   other.width = 16;
-  const std::string refusal = message_of([&] { open_text_encoder(other, folder); });
+  const std::string refusal = message_of([&] { open_text_encoder(other, Reader(folder / text_file)); });
   EXPECT_NE(refusal.find("model.safetensors"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("expected shape"), std::string::npos) << refusal;
   other = small();
   other.layers = 1;
-  EXPECT_NE(message_of([&] { open_text_encoder(other, folder); }).find("not part"), std::string::npos);
+  EXPECT_NE(message_of([&] { open_text_encoder(other, Reader(folder / text_file)); }).find("not part"),
+            std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
+#include "pom/io/safetensors.h"
 #include "pom/ops/mixer.h"
 
 namespace pom::generate {
@@ -219,9 +220,9 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
       const models::NetworkConfig config = small(mixer, window);
       const auto network_made = models::Denoiser::make(config, some_weights(config));
       models::Denoiser& network = *network_made;
-      VideoStream unbroken(network, sampling("heun", 2), "hash");
+      VideoStream unbroken(network, sampling("heun", 2), {"hash"});
       const at::Tensor expected = streamed(unbroken, Prompts(5, prompt(1)));
-      VideoStream first(network, sampling("heun", 2), "hash");
+      VideoStream first(network, sampling("heun", 2), {"hash"});
       streamed(first, Prompts(3, prompt(1)));
       const at::Tensor memory = at::randn({2, 3});
       first.save(folder / "s.safetensors", {.notes = {{"prompt", "a star"}}, .tensors = {{"codec", memory}}});
@@ -230,7 +231,7 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
       models::Denoiser& another = *another_made;
       ClipSampling unseeded = sampling("heun", 2);
       unseeded.seeds = {0, 0};
-      VideoStream second(another, unseeded, "hash");
+      VideoStream second(another, unseeded, {"hash"});
       const Beside beside = second.restore(folder / "s.safetensors");
       EXPECT_EQ(beside.notes, (std::map<std::string, std::string>{{"prompt", "a star"}}));
       EXPECT_EQ(beside.tensors.size(), 1U);
@@ -239,7 +240,7 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
       const at::Tensor went_on = at::cat({second.next_block(), second.next_block()}, 2);
       EXPECT_TRUE(at::equal(went_on, expected.slice(2, 6)));
 
-      VideoStream third(another, unseeded, "hash");
+      VideoStream third(another, unseeded, {"hash"});
       third.restore(folder / "s.safetensors");
       const at::Tensor elsewhere = streamed(third, Prompts(2, prompt(2)));
       Prompts turned(3, prompt(1));
@@ -267,14 +268,14 @@ TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
   const std::filesystem::path path = folder / "s.safetensors";
-  VideoStream first(network, sampling("heun", 2), "hash");
+  VideoStream first(network, sampling("heun", 2), {"hash"});
   first.tell(prompt(1).tokens, prompt(1).mask);
   first.next_block();
   first.save(path);
   const auto refusal = [&](auto change, const std::string& model = "hash") {
     ClipSampling s = sampling("heun", 2);
     change(s);
-    VideoStream stream(network, s, model);
+    VideoStream stream(network, s, {model});
     try {
       stream.restore(path);
     } catch (const Error& error) {
@@ -294,6 +295,73 @@ TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
   expect(refusal([](ClipSampling& s) { s.guidance.scale = 1; }), {"guided evaluations", "none"});
   expect(refusal([](ClipSampling& s) { s.width = 10; }), {"size", "8x6", "10x6"});
   expect(refusal([](ClipSampling& s) { s.seeds.pop_back(); }), {"clips", "2", "1"});
+}
+
+TEST_F(States, OfAnotherTextEncoderAreRefused) {
+  const models::NetworkConfig config = small();
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
+  const std::filesystem::path path = folder / "s.safetensors";
+  const auto save = [&](const StreamModel& model) {
+    VideoStream stream(network, sampling("euler"), model);
+    stream.tell(prompt(1).tokens, prompt(1).mask);
+    stream.save(path);
+  };
+  const auto refusal = [&](const StreamModel& model) {
+    try {
+      VideoStream(network, sampling("euler"), model).restore(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  save({"hash", "words"});
+  EXPECT_EQ(refusal({"hash", "words"}), "no error");
+  EXPECT_EQ(refusal({"hash", "others"}),
+            path.string() +
+                ": text encoder: the state was made with \"words\", and cannot go "
+                "on with \"others\"");
+  const std::int64_t tokens = prompt(1).tokens.size(1);
+  EXPECT_EQ(refusal({"hash", "words", tokens}), "no error");
+  EXPECT_EQ(refusal({"hash", "words", tokens - 1}),
+            detail::concat(path.string(), ": text: expected at most ", tokens - 1,
+                           " tokens, as many as the text encoder gives, got ", tokens));
+  save({"hash"});
+  EXPECT_EQ(refusal({"hash", "words"}), "no error") << "a state of earlier does not say";
+}
+
+TEST_F(States, SeedsAreReadWhole) {
+  const models::NetworkConfig config = small();
+  const auto network_made = models::Denoiser::make(config, some_weights(config));
+  models::Denoiser& network = *network_made;
+  const std::filesystem::path path = folder / "s.safetensors";
+  VideoStream first(network, sampling("euler"));
+  first.tell(prompt(1).tokens, prompt(1).mask);
+  first.save(path);
+  const io::safetensors::File file = io::safetensors::File::open(path);
+  const auto with_seeds = [&](const std::string& seeds) {
+    io::safetensors::Metadata metadata = *file.header().metadata();
+    for (auto& [key, text] : metadata)
+      if (key == "seeds") text = seeds;
+    io::safetensors::write(path, file.tensors(), metadata);
+    VideoStream stream(network, sampling("euler"));
+    try {
+      stream.restore(path);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    std::string text;
+    for (const std::uint64_t seed : stream.sampling().seeds) text += detail::concat(seed, " ");
+    return text;
+  };
+  EXPECT_EQ(with_seeds("3 18446744073709551615"), "3 18446744073709551615 ");
+  for (const std::string seeds :
+       {"1junk 2", "1 2junk", "1  2", " 1 2", "1 2 ", "1 -2", "1 18446744073709551616", "x", "1,2"})
+    EXPECT_EQ(with_seeds(seeds), path.string() +
+                                     ": seeds: expected numbers below 2^64 with spaces between them, got \"" +
+                                     seeds + "\"");
+  EXPECT_EQ(with_seeds("1"), path.string() + ": seeds: expected 2, got 1");
+  EXPECT_EQ(with_seeds(""), path.string() + ": seeds: expected 2, got 0");
 }
 
 TEST(VideoStream, TheStateIsAsLargeAfterManyBlocksAsAfterAFew) {

@@ -159,7 +159,7 @@ TEST(JsonFields, LongTextsAreCutBetweenCharacters) {
     return std::string();
   };
   std::string long_text;
-  for (int i = 0; i < 40; ++i) long_text += "é";
+  for (int i = 0; i < 80; ++i) long_text += "é";
   for (const std::string before : {"", "a"}) {
     EXPECT_NE(message("{\"steps\": \"" + before + long_text + "\"}").find("é…"), std::string::npos);
     EXPECT_NE(message("{\"" + before + long_text + "\": 1}").find("é…"), std::string::npos);

@@ -243,7 +243,7 @@ TEST(TomlFields, LimitsOfSizeAndDepth) {
 
 TEST(TomlFields, LongTextsAreCutBetweenCharacters) {
   std::string long_text;
-  for (int i = 0; i < 40; ++i) long_text += "é";
+  for (int i = 0; i < 80; ++i) long_text += "é";
   for (const std::string before : {"", "a"}) {
     EXPECT_NE(error_of("steps = \"" + before + long_text + "\"").find("é…"), std::string::npos);
     EXPECT_NE(error_of("\"" + before + long_text + "\" = 1").find("é…"), std::string::npos);
@@ -304,7 +304,7 @@ TEST(TomlFields, MistakesOfSet) {
   EXPECT_EQ(set_error("optimizer.lr=fast"), "--set: optimizer.lr: expected a number, got fast");
   EXPECT_EQ(set_error("optimizer.lr=\"fast\""), "--set: optimizer.lr: expected a number, got \"fast\"");
   EXPECT_EQ(set_error("optimizer.lr="), "--set: optimizer.lr: expected a number, got nothing");
-  EXPECT_EQ(set_error("steps=1\nscale=2"), "--set: steps: expected an integer, got 1\nscale=2");
+  EXPECT_EQ(set_error("steps=1\nscale=2"), "--set: steps: expected an integer, got 1\\nscale=2");
   EXPECT_EQ(set_error("steps=0"), "--set: steps: expected at least 1, got 0");
   EXPECT_EQ(set_error("lr=1"), "--set: lr: unknown field; did you mean \"optimizer.lr\"?");
   EXPECT_EQ(set_error("optimizer.lrr=1"), "--set: optimizer.lrr: unknown field; did you mean \"lr\"?");

@@ -159,7 +159,7 @@ void stream_clips(const std::string& weights_file, const std::string& inputs_fil
   const models::NetworkConfig config = config_of(given);
   const std::map<std::string, at::Tensor> in = read_tensors(inputs_file);
   const auto network = models::Denoiser::make(config, models::read_weights(weights_file, config));
-  generate::VideoStream stream(*network, sampling_of(given, in), "the model");
+  generate::VideoStream stream(*network, sampling_of(given, in), {"the model"});
   if (given.contains("continue")) stream.restore(given.at("continue"));
   std::vector<at::Tensor> noise, clip;
   const at::Tensor text = in.at("text").to(at::kFloat), mask = in.at("mask").to(at::kBool);

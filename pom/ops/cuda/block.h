@@ -15,10 +15,9 @@
 #include "pom/ops/block/stack_step.h"
 #include "pom/ops/block/training_backend.h"
 #include "pom/ops/block/training_branch.h"
+#include "pom/ops/cuda/device.h"
 
 namespace pom::ops::cuda {
-
-bool has_kernels();  // whether this build has any
 
 // block_stack.h and stack_step.h, as one kernel.
 std::unique_ptr<BlockStack> block_stack(const at::Tensor& x, std::span<const StackedBlock> blocks,

@@ -157,11 +157,3 @@ GatedNormAgain gated_add_norm_again_cuda(const at::Tensor& dsum, const at::Tenso
 }
 
 }  // namespace pom::ops::detail
-
-namespace pom::ops::cuda {
-
-bool has_kernels() {
-  return true;
-}
-
-}  // namespace pom::ops::cuda

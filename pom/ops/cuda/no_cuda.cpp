@@ -2,9 +2,9 @@
 // composes.
 #include "pom/base/error.h"
 #include "pom/ops/cuda/block.h"
+#include "pom/ops/cuda/device.h"
 #include "pom/ops/cuda/graphs.h"
 #include "pom/ops/cuda/inference.h"
-#include "pom/ops/cuda/memory.h"
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/noise.h"
 #include "pom/ops/cuda/optimizer.h"
@@ -89,7 +89,7 @@ bool stack_step(at::Tensor&, std::span<const SteppedBlock>, const at::Tensor&, a
   return false;
 }
 
-// ---- graphs.h, noise.h, optimizer.h, memory.h ----
+// ---- graphs.h, noise.h, optimizer.h, device.h ----
 
 std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device, GraphWeights) {
   return nullptr;
@@ -102,6 +102,9 @@ bool adamw(const AdamW&) {
 }
 std::int64_t free_bytes(c10::Device) {
   return 0;
+}
+std::string device_name(c10::Device) {
+  return "";
 }
 
 }  // namespace pom::ops::cuda

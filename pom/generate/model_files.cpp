@@ -1,0 +1,59 @@
+#include "pom/generate/model_files.h"
+
+#include <utility>
+
+#include "pom/base/error.h"
+#include "pom/codecs/text.h"
+
+namespace pom::generate {
+namespace {
+
+io::safetensors::Reader reader_of(const io::OpenFolder& folder, const char* name) {
+  check(folder.has(name), "model folder: ", folder.path().string(), ": there is no ", name, " in it");
+  return {folder, name};
+}
+
+}  // namespace
+
+StoredWeights::StoredWeights(io::safetensors::Reader file, const models::NetworkConfig& network)
+    : file_(std::move(file)), network_(network) {
+  models::check_weights(file_.header(), network_, file_.file());
+}
+
+std::int64_t StoredWeights::bytes() const {
+  return static_cast<std::int64_t>(file_.header().data_start() + file_.header().data_bytes());
+}
+
+// Another dtype reads again; a file that was written over meanwhile would give other weights.
+models::Weights StoredWeights::read() {
+  io::Sha256 hash;
+  models::Weights weights = models::read_weights(file_, network_, std::nullopt, &hash);
+  check(hash_.empty() || hash_ == hash.hex(), file_.file(),
+        ": expected the bytes that were read before, got others: the file was changed while it was in use");
+  hash_ = hash.hex();
+  return weights;
+}
+
+models::Weights StoredWeights::take() {
+  if (!kept_) return read();
+  models::Weights weights = std::move(*kept_);
+  kept_.reset();
+  return weights;
+}
+
+const std::string& StoredWeights::hash() {
+  if (hash_.empty()) kept_ = read();
+  return hash_;
+}
+
+ModelFiles open_model(const std::filesystem::path& path) {
+  return io::read_folder(path, "model folder", [](const io::OpenFolder& folder) {
+    ModelConfig config = read_config(folder);
+    StoredWeights weights(reader_of(folder, weights_file), config.network);
+    std::optional<io::safetensors::Reader> text;
+    if (config.network.video()) text = reader_of(folder, codecs::text_file);
+    return ModelFiles{std::move(config), std::move(weights), std::move(text)};
+  });
+}
+
+}  // namespace pom::generate
