@@ -434,7 +434,7 @@ class TestStates:
     def test_of_another_text_encoder(self, clips, state, tmp_path):
         """Its weights are zeroed: the network's hash is the same, and the model is another."""
         other = tmp_path / "other"
-        shutil.copytree(clips, other)
+        shutil.copytree(clips["causal"], other)
         with safe_open(other / "text_encoder" / "model.safetensors", framework="pt") as encoder:
             tensors = {name: 0 * encoder.get_tensor(name) for name in encoder.keys()}  # noqa: SIM118
             save_file(tensors, other / "text_encoder" / "model.safetensors", encoder.metadata())
