@@ -52,7 +52,7 @@ void check_state_place(const SampleOptions& options) {
   if (fs::is_directory(path, ignored))
     throw UsageError(detail::concat("--save-state: ", path.string(), " is a folder"));
   if (fs::exists(path, ignored) && !options.yes)
-    throw UsageError(detail::concat("--save-state: ", path.string(), " is there already; -y replaces it"));
+    throw UsageError(detail::concat("--save-state: ", path.string(), " already exists; use -y to overwrite"));
 }
 
 JsonObject clip_json(const ClipEngine& engine, const ClipJob& job) {
@@ -138,18 +138,21 @@ End make_clip(ClipEngine& engine, const ClipJob& job, ClipOutput& output, const 
       if (!progress)
         progress.emplace("sampling", total, progress_sink(std::cerr),
                          ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2)});
-      if (job.stream) progress->note(detail::concat(output.frames(), " frames"));
       progress->set(done);
-      if (done == total) progress->finish();
     };
+  const auto note_frames = [&] {
+    if (progress && job.stream) progress->note(detail::concat(output.frames(), " frames"));
+  };
   observer.on_frame = [&](io::Image&& frame) { output.add(frame); };
   observer.on_block = [&] {
+    note_frames();
     if (job.stream) output.flush();
   };
   End end = End::whole;
   try {
     try {
       engine.run(job, observer, limits_of(options));
+      if (progress) progress->finish();
     } catch (const generate::Stopped&) {
       end = End::stopped;
     }
@@ -223,7 +226,7 @@ int sample_clip(const SampleOptions& options) {
   if (output.is_stdout() && options.json)
     throw UsageError("--json: expected a file behind -o, got -, which is the clip itself");
   check_state_place(options);
-  if (options.request.seed < 0) say("seed " + std::to_string(job.request.seed) + ", drawn");
+  if (options.request.seed < 0) say("using random seed " + std::to_string(job.request.seed));
   if (!options.quiet)
     for (const std::string& remark : job.remarks) say(remark);
   output.describe({.fps = job.fps, .growing = job.stream, .text = description(engine, job)});

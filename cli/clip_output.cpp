@@ -25,7 +25,7 @@ void check_place(const fs::path& path, bool replace) {
                        "write into another folder, or move them"));
   if (there.written > 0 && !replace)
     throw UsageError(
-        detail::concat("--output: ", path.string(), " has frames in it already; -y replaces them"));
+        detail::concat("--output: ", path.string(), " already holds frames; use -y to overwrite"));
   check_outputs(std::vector{path / "000000.png"}, true);
 }
 

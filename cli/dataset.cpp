@@ -10,6 +10,7 @@
 #include "cli/json.h"
 #include "cli/output_names.h"
 #include "cli/signals.h"
+#include "cli/sprite_files.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/progress.h"
@@ -28,8 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct DatasetOptions {
-  std::string what, output, preview, size = "64x64";
-  std::optional<std::int64_t> count;
+  std::string what, output, preview, size;
+  std::optional<std::int64_t> count, frames;
+  std::optional<double> fps;
   std::int64_t seed = 0;
   bool flip = false, check = false, yes = false, json = false, quiet = false;
 
@@ -37,19 +39,20 @@ struct DatasetOptions {
   void fields(Visit&& visit) {
     constexpr std::string_view what_group = "Data", where = "Where it goes", work = "How to work";
     visit(Field{.name = "what",
-                .help = "shapes (drawn here), or a folder with one folder of pictures for each class",
-                .value = "shapes|DIR",
+                .help =
+                    "shapes or sprites (drawn here), or a folder with one folder of pictures for each class",
+                .value = "shapes|sprites|DIR",
                 .group = what_group},
           what);
     visit(Field{.name = "count",
-                .help = "pictures to write, or on the sheet (40 unless told)",
+                .help = "pictures or clips to write, or pictures on the sheet (default: 40)",
                 .value = "N",
                 .group = what_group,
                 .least = 1,
                 .most = 1e8},
           count);
     visit(Field{.name = "size",
-                .help = "width and height in pixels, 64x48 or 64",
+                .help = "width and height in pixels, 64x48 or 64 (default: 64x64, of sprites 32x32)",
                 .value = "WxH",
                 .group = what_group},
           size);
@@ -59,11 +62,25 @@ struct DatasetOptions {
                 .group = what_group,
                 .least = 0},
           seed);
+    visit(Field{.name = "frames",
+                .help = "frames of a clip of sprites (default: 16)",
+                .value = "N",
+                .group = what_group,
+                .least = 1,
+                .most = 100000},
+          frames);
+    visit(Field{.name = "fps",
+                .help = "frames a second of sprites (default: 8)",
+                .value = "X",
+                .group = what_group,
+                .least = 0.01,
+                .most = 1000},
+          fps);
     visit(Field{.name = "flip", .help = "mirror half of the pictures on the sheet", .group = what_group},
           flip);
     visit(Field{.name = "output",
                 .help = "folder for drawings: DIR/CLASS/000017.png, and DIR/shapes.jsonl with what each "
-                        "drawing shows",
+                        "drawing shows; of sprites DIR/000017.mp4, and DIR/captions.csv",
                 .value = "DIR",
                 .group = where},
           output);
@@ -89,19 +106,24 @@ struct Size {
   std::int64_t width, height;
 };
 
+bool is_shapes(const DatasetOptions& options) {
+  return options.what == "shapes";
+}
+bool is_sprites(const DatasetOptions& options) {
+  return options.what == "sprites";
+}
+
 Size size_of(const DatasetOptions& options) {
   generate::Request request;
   try {
-    generate::set_size(request, options.size);
+    generate::set_size(request, !options.size.empty() ? options.size
+                                : is_sprites(options) ? "32x32"
+                                                      : "64x64");
   } catch (const Error&) {  // which speaks of a sample
     throw UsageError("--size: expected WIDTHxHEIGHT in pixels, as 64x48, got \"" + options.size + "\"");
   }
   as_usage([&] { io::check_size("--size", *request.width, *request.height); });
   return {*request.width, *request.height};
-}
-
-bool is_shapes(const DatasetOptions& options) {
-  return options.what == "shapes";
 }
 
 // Whether the first file in a folder of a class is one of latents.
@@ -127,7 +149,9 @@ data::DataConfig config_of(const DatasetOptions& options) {
 
 Progress progress_of(const DatasetOptions& options, const char* what, std::int64_t total) {
   return Progress(what, total, options.quiet ? ProgressSink() : progress_sink(std::cerr),
-                  {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "picture"});
+                  {.terminal = is_terminal(2),
+                   .width = terminal_width(2),
+                   .unit = is_sprites(options) ? "clip" : "picture"});
 }
 
 // (3, H, W) to rows of pixels.
@@ -163,14 +187,14 @@ std::string number_name(std::int64_t index) {
   return std::string(digits.size() < 6 ? 6 - digits.size() : 0, '0') + digits + ".png";
 }
 
-void check_output_folder(const DatasetOptions& options) {
+void check_output_folder(const DatasetOptions& options, const char* list) {
   const fs::path folder = options.output;
   if (fs::exists(folder) && !fs::is_directory(folder))
     throw UsageError("--output: expected a folder, got the file " + options.output);
   if (fs::exists(folder) && !fs::is_empty(folder) && !options.yes)
     throw UsageError("--output: expected an empty folder, got " + options.output +
-                     ", which has files; -y writes into it");
-  check_outputs(std::vector{folder / "shapes.jsonl"}, options.yes);
+                     ", which has files; use -y to write into it");
+  check_outputs(std::vector{folder / list}, options.yes);
 }
 
 struct Written {
@@ -201,7 +225,7 @@ JsonObject class_counts(const std::vector<std::string>& names, const std::vector
 
 int write_drawings(const DatasetOptions& options) {
   const Size size = size_of(options);
-  check_output_folder(options);
+  check_output_folder(options, "shapes.jsonl");
   const StopSignals signals;
   Written written;
   {
@@ -230,6 +254,65 @@ int write_drawings(const DatasetOptions& options) {
   else
     print(options.output);
   return stopped ? signals.exit_code() : Exit::ok;
+}
+
+// ---- sprites
+
+data::ClipFormat clip_format(const DatasetOptions& options) {
+  const Size size = size_of(options);
+  return {.width = size.width,
+          .height = size.height,
+          .frames = options.frames.value_or(16),
+          .fps = options.fps.value_or(8)};
+}
+
+int write_sprite_clips(const DatasetOptions& options) {
+  const SpriteFiles files{.folder = options.output,
+                          .format = clip_format(options),
+                          .count = *options.count,
+                          .seed = static_cast<std::uint64_t>(options.seed)};
+  check_output_folder(options, captions_file);
+  const StopSignals signals;
+  std::int64_t written = 0;
+  {
+    Progress progress = progress_of(options, "drawing", files.count);
+    written = write_sprites(files, signals.asked(), [&](std::int64_t done) { progress.set(done); });
+    if (written == files.count) progress.finish();
+  }
+  const bool stopped = written < files.count;
+  if (stopped) say(detail::concat("stopped; ", written, " of ", files.count, " clips were written"));
+  if (options.json)
+    print(JsonObject()
+              .add("folder", options.output)
+              .add("list", (files.folder / captions_file).string())
+              .add("clips", written)
+              .add("size", std::vector{files.format.width, files.format.height})
+              .add("frames", files.format.frames)
+              .add("fps", files.format.fps)
+              .add("seed", options.seed)
+              .text());
+  else
+    print(options.output);
+  return stopped ? signals.exit_code() : Exit::ok;
+}
+
+// What there is to say of clips without end.
+int summarise_sprites(const DatasetOptions& options) {
+  const data::ClipFormat format = clip_format(options);
+  if (options.json) {
+    print(JsonObject()
+              .add("kind", "sprites")
+              .add("shape", std::vector<std::int64_t>{3, format.frames, format.height, format.width})
+              .add("fps", format.fps)
+              .text());
+    return Exit::ok;
+  }
+  print("kind      sprites, drawn without end");
+  print(detail::concat("clips     ", format.width, "x", format.height, ", ", format.frames, " frames at ",
+                       format.fps, " fps"));
+  print("caption   " +
+        data::caption_of(data::sprite_clip_at({}, static_cast<std::uint64_t>(options.seed), 0)));
+  return Exit::ok;
 }
 
 // ---- a sheet
@@ -401,22 +484,33 @@ int summarise(const DatasetOptions& options) {
 // ----
 
 void check_usage(const DatasetOptions& options) {
-  if (options.what.empty()) throw UsageError("expected shapes or a folder, got nothing");
+  if (options.what.empty()) throw UsageError("expected shapes, sprites or a folder, got nothing");
   if (!options.output.empty() && !options.preview.empty())
     throw UsageError("--preview: expected without --output, got both");
-  if (!options.output.empty() && !is_shapes(options))
-    throw UsageError("--output: is for shapes; " + options.what + " is files already");
+  const bool drawn = is_shapes(options) || is_sprites(options);
+  if (is_sprites(options) && (!options.preview.empty() || options.flip))
+    throw UsageError(
+        detail::concat(options.flip ? "--flip" : "--preview",
+                       ": expected shapes or a folder of pictures, got sprites, which are clips"));
+  if (!is_sprites(options) && (options.frames || options.fps))
+    throw UsageError(
+        detail::concat(options.frames ? "--frames" : "--fps", ": is for sprites, got ", options.what));
+  if (!options.output.empty() && !drawn)
+    throw UsageError("--output: is for shapes and sprites; " + options.what + " is files already");
   if (!options.output.empty() && !options.count)
     throw UsageError("--count: expected with --output, got nothing");
-  if (options.check && (is_shapes(options) || !options.preview.empty()))
+  if (options.check && (drawn || !options.preview.empty()))
     throw UsageError("--check: is for the summary of a folder");
-  const std::vector<std::string> near = nearest_names(options.what, std::vector<std::string>{"shapes"}, 1);
-  if (!is_shapes(options) && !fs::exists(options.what) && !near.empty())
-    throw UsageError("\"" + options.what + "\" is no folder; did you mean shapes?");
+  const std::vector<std::string> near =
+      nearest_names(options.what, std::vector<std::string>{"shapes", "sprites"}, 1);
+  if (!drawn && !fs::exists(options.what) && !near.empty())
+    throw UsageError("\"" + options.what + "\" is no folder; did you mean " + near.front() + "?");
 }
 
 int dataset(const DatasetOptions& options) {
   check_usage(options);
+  if (is_sprites(options))
+    return options.output.empty() ? summarise_sprites(options) : write_sprite_clips(options);
   if (!options.output.empty()) return write_drawings(options);
   if (!options.preview.empty()) return write_preview(options);
   return summarise(options);
@@ -437,18 +531,23 @@ Action declare_dataset(Flags& flags) {
 Command dataset_command() {
   return {
       .name = "dataset",
-      .summary = "draw shapes, or look at a data set",
-      .usage = "dataset shapes|DIR [flags]",
+      .summary = "draw shapes or sprites, or look at a data set",
+      .usage = "dataset shapes|sprites|DIR [flags]",
       .about =
-          "Writes drawings of shapes as files (-o), shows any data set as training sees it (--preview), or "
+          "Writes drawings of shapes or clips of sprites as files (-o), shows any data set as training sees "
+          "it (--preview), or "
           "says what is in one.\n"
           "\n"
           "shapes is drawn by the program itself: ten classes, eight hues, without end; drawing i of a seed "
           "is always the same. A folder has one folder for each class, with PNG or JPEG pictures, or with "
-          "latents in .safetensors files. A folder that is called shapes is ./shapes.",
+          "latents in .safetensors files. A folder that is called shapes is ./shapes.\n"
+          "\n"
+          "sprites are clips of moving shapes with captions, as training draws them. Written as files, a "
+          "recipe takes them with data.kind = \"clips\".",
       .examples =
           "pom dataset shapes --preview shapes.png\n"
           "pom dataset shapes --count 1000 --size 64x64 -o drawings\n"
+          "pom dataset sprites --count 100 -o clips\n"
           "pom dataset drawings --check",
       .declare = declare_dataset,
   };

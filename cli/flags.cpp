@@ -158,6 +158,15 @@ void Flags::add_option(const Field& field, const std::string& default_value, std
       ->group(std::string(field.group.empty() ? "Options" : field.group))
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  if (!field.formerly.empty()) refuse_former(field);
+}
+
+void Flags::refuse_former(const Field& field) {
+  const std::string before = flag_name(field.formerly), now = flag_name(field.name);
+  const auto refuse = [before, now](const CLI::results_t&) -> bool {
+    throw UsageError(before + ": expected its new name, " + now);
+  };
+  app_.add_option(before, refuse, "")->group("");
 }
 
 }  // namespace pom::cli

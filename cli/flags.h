@@ -71,6 +71,7 @@ class Flags {
   }
   void add_option(const Field& field, const std::string& default_value, std::string_view value_name,
                   std::function<void(const std::string&)> read);
+  void refuse_former(const Field& field);  // what answers to a name that a flag had
   std::string names(const Field& field) const;
 
   static std::string_view type_letter(const std::int64_t&) { return "N"; }

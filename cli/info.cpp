@@ -9,6 +9,7 @@
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/json.h"
+#include "cli/model_names.h"
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
@@ -41,33 +42,33 @@ struct InfoOptions {
           what);
     visit(Field{.name = "picture", .help = "what made this PNG", .value = "PNG", .group = "About"}, picture);
     visit(Field{.name = "size",
-                .help = "of a picture in pixels; 256x256, or the model's own, unless told",
+                .help = "of an image in pixels (default: 256x256, or the model's own)",
                 .value = "WxH",
                 .group = "Counted for"},
           size);
     visit(Field{.name = "batch",
-                .help = "pictures at a time, for memory",
+                .help = "images at a time, for memory",
                 .value = "N",
                 .group = "Counted for",
                 .least = 1,
                 .most = 65536},
           batch);
     visit(Field{.name = "steps",
-                .help = "of the sampler, for memory; 25, or the model's own, unless told",
+                .help = "of the sampler, for memory (default: 25, or the model's own)",
                 .value = "N",
                 .group = "Counted for",
                 .least = 1,
                 .most = 10000},
           steps);
     visit(Field{.name = "classes",
-                .help = "classes of a variant; 1000 unless told",
+                .help = "classes of a variant (default: 1000)",
                 .value = "N",
                 .group = "Counted for",
                 .least = 1,
                 .most = 1e7},
           classes);
     visit(Field{.name = "channels",
-                .help = "channels of a variant's latents; 4 unless told",
+                .help = "channels of a variant's latents (default: 4)",
                 .value = "N",
                 .group = "Counted for",
                 .least = 1,
@@ -121,7 +122,7 @@ std::optional<StoredWeights> stored_weights(const fs::path& folder) {
 
 struct StoredText {
   codecs::TextConfig config;
-  std::int64_t words = 0;
+  std::vector<std::string> words = {};  // sorted
   std::string sha256 = {};
 };
 
@@ -131,7 +132,8 @@ std::optional<StoredText> stored_text(const fs::path& folder, const generate::Mo
   const io::safetensors::Reader file(folder / codecs::text_file);
   StoredText text{generate::stored_text_config(file)};
   const codecs::Words words = codecs::Words::open(text.config, file);
-  text.words = std::ssize(words.vocabulary().words());
+  text.words = words.vocabulary().words();
+  std::ranges::sort(text.words);
   text.sha256 = words.hash();
   return text;
 }
@@ -139,6 +141,16 @@ std::optional<StoredText> stored_text(const fs::path& folder, const generate::Mo
 std::string with_commas(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shown(name);
+  return text;
+}
+
+// As many words as a screen has room for. No commas between them: one may be a word of the list.
+std::string vocabulary_text(const std::vector<std::string>& words) {
+  constexpr std::size_t most = 300;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(words.size(), most); ++i) text += (i == 0 ? "" : " ") + words[i];
+  if (words.size() > most)
+    text += detail::concat(" … and ", words.size() - most, " more, which --json lists");
   return text;
 }
 
@@ -155,10 +167,11 @@ void print_clips(const generate::ModelConfig& config, const std::optional<Stored
          : n.window > 0    ? detail::concat("a window of ", n.window, " blocks, its own the last")
                            : std::string("all before it")) +
         (n.own_every > 0 ? detail::concat("; every ", n.own_every, ". layer: itself") : std::string()));
-  print(text ? detail::concat("  text          words, ", text->words, " of them, at most ",
+  print(text ? detail::concat("  text          words, ", text->words.size(), " of them, at most ",
                               text->config.limit, " pieces, ", text->config.width, " wide")
              : detail::concat("  text          none: ", codecs::text_folder, " is missing"));
   if (text) print("  text sha256   " + text->sha256);
+  if (text && !text->words.empty()) print("  vocabulary    " + wrap(vocabulary_text(text->words), 16, 16));
 }
 
 void print_folder(const generate::ModelConfig& config, const std::optional<StoredWeights>& weights) {
@@ -195,7 +208,8 @@ int folder_info(const InfoOptions& options) {
   if (text)
     result.add("text", JsonObject()
                            .add("kind", text->config.kind)
-                           .add("words", text->words)
+                           .add("words", std::ssize(text->words))
+                           .add("vocabulary", text->words)
                            .add("limit", text->config.limit)
                            .add("width", text->config.width)
                            .add("sha256", text->sha256));
@@ -268,7 +282,7 @@ bool is_variant(const std::string& name) {
   return std::ranges::any_of(names, [&](const std::string& each) { return edit_distance(each, name) == 0; });
 }
 
-int info(const InfoOptions& options) {
+int info(InfoOptions& options) {
   if (!options.picture.empty()) {
     if (!options.what.empty())
       throw UsageError("--picture: expected alone, got \"" + options.what + "\" as well");
@@ -279,10 +293,13 @@ int info(const InfoOptions& options) {
     if (fs::is_regular_file(options.what))
       throw UsageError(options.what + " is a file: pom info --picture " + options.what +
                        " tells what made a picture");
-    if (fs::exists(options.what)) return folder_info(options);
     const std::vector<std::string> near = nearest_names(options.what, models::variant_names(), 1);
-    throw UsageError("\"" + options.what + "\" is neither a variant nor a folder; " +
-                     (near.empty() ? "pom info lists the variants" : "did you mean " + near.front() + "?"));
+    const bool path = options.what.find('/') != std::string::npos;
+    if (!fs::exists(options.what) && (path || !near.empty()))
+      throw UsageError("\"" + options.what + "\" is neither a variant nor a folder; " +
+                       (near.empty() ? "pom info lists the variants" : "did you mean " + near.front() + "?"));
+    options.what = model_folder(options.what, "info").string();
+    return folder_info(options);
   }
   Cost cost = variant_cost(options.what);
   apply(options, cost);

@@ -130,10 +130,10 @@ void check_writable(const fs::path& folder) {
 }
 
 [[noreturn]] void refuse_existing(const fs::path& first, std::size_t more) {
-  throw UsageError(
-      detail::concat("--output: ", first.string(),
-                     more ? detail::concat(" and ", more, " more files are") : std::string(" is"),
-                     " there already; -y replaces ", more ? "them" : "it"));
+  throw UsageError(detail::concat(
+      "--output: ", first.string(),
+      more ? detail::concat(" and ", more, " more files already exist") : std::string(" already exists"),
+      "; use -y to overwrite"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/model_names.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/sheet.h"
@@ -40,8 +41,8 @@ struct ReproduceOptions {
         Field{.name = "picture", .help = "a PNG made by pom sample", .value = "PICTURE", .group = "Picture"},
         picture);
     visit(Field{.name = "model",
-                .help = "folder of the model; unless told, the one of the same name in $POM_MODELS, "
-                        "assets/, models/ or beside the picture",
+                .help = "folder of the model, or its name (default: that of the same name in $POM_MODELS, "
+                        "assets/, models/ or beside the picture)",
                 .value = "DIR",
                 .group = "Model"},
           model);
@@ -53,7 +54,7 @@ struct ReproduceOptions {
     visit(Field{.name = "json", .help = "the result as one JSON object", .group = "Result"}, json);
     visit(generate::device_field("How to work"), device);
     visit(Field{.name = "threads",
-                .help = "unless told, one for each core",
+                .help = "threads of the processor (default: one for each core)",
                 .value = "N",
                 .group = "How to work",
                 .least = 1,
@@ -63,13 +64,7 @@ struct ReproduceOptions {
 };
 
 std::vector<fs::path> places(const fs::path& picture) {
-  std::vector<fs::path> folders;
-  if (const char* models = std::getenv("POM_MODELS")) {
-    std::istringstream parts(models);
-    for (std::string part; std::getline(parts, part, ':');)
-      if (!part.empty()) folders.emplace_back(part);
-  }
-  folders.insert(folders.end(), {"assets", "models"});
+  std::vector<fs::path> folders = model_places();
   folders.push_back(picture.has_parent_path() ? picture.parent_path() : ".");
   return folders;
 }
@@ -159,7 +154,7 @@ void write_again(const std::string& path, const io::Image& image, const Source& 
                  const Engine& engine) {
   std::vector<io::TextEntry> text = generate::metadata_of(
       {source.origin.request, engine.name(), engine.weights_hash(), std::string(build_info().version)});
-  if (source.sheet) text.push_back(sheet_entry(*source.sheet));
+  if (source.sheet) describe_sheet(text, *source.sheet, engine.resolve(*source.sheet));
   make_folder_of(path);
   io::write_picture(path, image, text);
 }
@@ -237,9 +232,9 @@ int reproduce(const ReproduceOptions& options) {
   const io::Image before = io::read_picture(options.picture);
   check_output(options);
   set_threads(options.threads);
-  Engine engine(
-      options.model.empty() ? find_model(source.origin.model, options.picture) : fs::path(options.model),
-      options.device);
+  Engine engine(options.model.empty() ? find_model(source.origin.model, options.picture)
+                                      : model_folder(options.model, "--model"),
+                options.device);
   if (source.sheet)
     check_sheet(engine, *source.sheet, before);
   else

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/json.h"
+#include "cli/model_names.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/sample_options.h"
@@ -17,6 +18,7 @@
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/metadata.h"
+#include "pom/generate/resolve.h"
 #include "pom/io/picture.h"
 
 namespace pom::cli {
@@ -81,7 +83,7 @@ void take_previews(Run& run, std::int64_t step, const std::vector<Picture>& pict
 
 void write_sheet(Run& run) {
   std::vector<io::TextEntry> text = metadata(run, run.resolved.front());
-  text.push_back(sheet_entry(run_request(run.request, run.resolved.front())));
+  describe_sheet(text, run_request(run.request, run.resolved.front()), run.resolved);
   write(run.sheet, sheet_of(run.kept), text);
   run.files.push_back(run.sheet.string());
   announce(run, run.sheet);
@@ -218,7 +220,10 @@ int forecast(Run& run) {
 
 void remark_before(const Run& run) {
   if (run.options.request.seed < 0)
-    say("seed " + std::to_string(run.request.seed) + ", drawn");  // never lost
+    say("using random seed " + std::to_string(run.request.seed));  // never lost
+  if (const std::string size = generate::size_remark(run.resolved.front(), run.engine.config());
+      !size.empty())
+    run.remark(size);
   if (run.options.preview > 0)
     run.remark("previews go beside the output, as " +
                preview_name(run.names.front(), run.options.preview).string());
@@ -226,8 +231,9 @@ void remark_before(const Run& run) {
   if (is_jpeg(first)) run.remark("JPEG changes pixels and `pom reproduce` cannot read it: .png keeps both");
 }
 
-int sample(const SampleOptions& options) {
+int sample(SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected the folder of a model, got nothing");
+  options.model = model_folder(options.model, "--model").string();
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
   if (generate::read_config(options.model).network.video()) return sample_clip(options);
@@ -266,14 +272,14 @@ Action declare_sample(Flags& flags) {
 Command sample_command() {
   return {
       .name = "sample",
-      .summary = "make pictures or clips with a model",
+      .summary = "make images or clips with a model",
       .usage = "sample --model DIR [flags]",
       .about =
-          "Makes pictures with a model and writes them as PNG or JPEG. Each PNG carries the settings "
+          "Makes images with a model and writes them as PNG or JPEG. Each PNG carries the settings "
           "that made it.\n"
           "\n"
-          "Paths of finished pictures go to stdout, progress to stderr. What is left open, the model's "
-          "own settings decide (pom info DIR shows them). One seed, one picture: picture i of a run has "
+          "Paths of finished images go to stdout, progress to stderr. What is left open, the model's "
+          "own settings decide (pom info DIR shows them). One seed, one image: image i of a run has "
           "seed + i, and comes out the same alone, in any batch and with any number of threads.\n"
           "\n"
           "A model that makes clips takes --prompt and writes a clip. With --stream it comes block by "

@@ -22,40 +22,42 @@ struct SampleOptions {
   void fields(Visit&& visit) {
     constexpr std::string_view what = "What to draw", where = "Where it goes", work = "How to work";
     visit(Field{.name = "model",
-                .help = "folder of the model (config.json, model.safetensors)",
+                .help = "folder of the model (config.json, model.safetensors), or its name in $POM_MODELS, "
+                        "assets/ or models/",
                 .value = "DIR",
                 .group = "Model"},
           model);
     request.fields(visit);
     visit(Field{.name = "size",
-                .help = "width and height in pixels, 64x48 or 64; the model's own unless told",
+                .help = "width and height in pixels, 64x48 or 64 (default: the model's own)",
                 .value = "WxH",
                 .group = what},
           size);
     visit(Field{.name = "output",
-                .help = "picture (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class} and "
-                        "{seed} are the picture's own) or folder (cats/ gets MODEL_%03d.png); unless "
-                        "told, out/{class}_{seed}.png. A clip: cat.mp4, .webm, .gif, .y4m, a folder of "
+                .help = "image (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class} and "
+                        "{seed} are the image's own) or folder (cats/ gets MODEL_%03d.png); "
+                        "default: out/{class}_{seed}.png. A clip: cat.mp4, .webm, .gif, .y4m, a folder of "
                         "frames (cat/), or - for raw y4m on stdout",
                 .value = "FILE",
                 .group = where},
           output);
-    visit(Field{.name = "grid", .help = "one labelled sheet of all pictures", .group = where}, grid);
+    visit(Field{.name = "grid", .help = "one labelled sheet of all images", .group = where}, grid);
     visit(Field{.name = "preview",
-                .help = "every N steps also write what the picture is going to be, as "
+                .help = "every N steps also write what the image is going to be, as "
                         "NAME_preview_003.png beside the output",
                 .value = "N",
                 .group = where,
                 .least = 1,
                 .most = 10000},
           preview);
-    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
+    visit(Field{.name = "yes", .help = "overwrite files that exist", .group = where}, yes);
     visit(Field{.name = "json",
                 .help = "the result as one JSON object: files, seeds, classes, seconds, model",
                 .group = where},
           json);
     visit(
-        Field{.name = "quiet", .help = "no progress, no remarks; a drawn seed is still said", .group = where},
+        Field{
+            .name = "quiet", .help = "no progress, no remarks; a random seed is still said", .group = where},
         quiet);
     clip.fields(visit);
     visit(Field{.name = "dry_run",
@@ -64,7 +66,7 @@ struct SampleOptions {
           dry_run);
     visit(generate::device_field(work), device);
     visit(Field{.name = "batch",
-                .help = "pictures at a time; unless told, what memory and speed suggest",
+                .help = "images at a time (default: what memory and speed suggest)",
                 .value = "N",
                 .group = work,
                 .least = 1,
@@ -76,7 +78,7 @@ struct SampleOptions {
                 .group = work},
           memory_limit);
     visit(Field{.name = "threads",
-                .help = "unless told, one for each core",
+                .help = "threads of the processor (default: one for each core)",
                 .value = "N",
                 .group = work,
                 .least = 1,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "pom/generate/metadata.h"
 
@@ -18,7 +20,9 @@ struct Source {
 // Throws pom::Error that says why where the picture does not tell.
 Source read_source(const std::string& picture);
 
-// The text in which a sheet carries the request of its run.
-io::TextEntry sheet_entry(const generate::Request& run);
+// Turns the text of a sheet's first picture into that of the sheet: what other programs read (`parameters`)
+// says how many pictures it shows, and the request of the run is added.
+void describe_sheet(std::vector<io::TextEntry>& text, const generate::Request& run,
+                    std::span<const generate::Request> pictures);
 
 }  // namespace pom::cli

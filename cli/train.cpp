@@ -45,7 +45,7 @@ struct TrainFlags {
                 .group = what},
           init_from);
     visit(Field{.name = "output",
-                .help = "folder of the run; unless told, out/runs/NAME",
+                .help = "folder of the run (default: out/runs/NAME)",
                 .value = "DIR",
                 .group = where},
           output);
@@ -78,7 +78,7 @@ struct TrainFlags {
           dry_run);
     visit(generate::device_field(work), device);
     visit(Field{.name = "threads",
-                .help = "unless told, the recipe's, or one for each core",
+                .help = "threads of the processor (default: the recipe's, or one for each core)",
                 .value = "N",
                 .group = work,
                 .least = 1,

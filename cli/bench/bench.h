@@ -61,7 +61,7 @@ struct BenchOptions {
                 .group = work},
           no_graphs);
     visit(Field{.name = "threads",
-                .help = "unless told, one for each core",
+                .help = "threads of the processor (default: one for each core)",
                 .value = "N",
                 .group = work,
                 .least = 1,
@@ -80,24 +80,22 @@ struct BenchOptions {
                 .choices = {"figure1", "operator"}},
           what);
     visit(Field{.name = "dtype",
-                .help =
-                    "of the products: fp32, bf16, fp16, fp8 (e4m3, figure1 on a GPU); unless told, bf16 on a "
-                    "GPU, else fp32",
+                .help = "of the products: fp32, bf16, fp16, fp8 (e4m3, figure1 on a GPU); default: bf16 on a "
+                        "GPU, else fp32",
                 .value = "NAME",
                 .group = about,
                 .choices = {"fp32", "bf16", "fp16", "fp8"}},
           dtype);
     visit(Field{.name = "tokens",
-                .help =
-                    "lengths, of figure1 squares of whole numbers; unless told, 256 to 65536 on a GPU, else "
-                    "64 to 1024",
+                .help = "lengths, of figure1 squares of whole numbers; default: 256 to 65536 on a GPU, else "
+                        "64 to 1024",
                 .value = "N,N",
                 .group = about,
                 .least = 1,
                 .most = 1 << 24},
           tokens);
     visit(Field{.name = "batch",
-                .help = "pictures at a time; unless told, 4 on a GPU and 1 from 65536 tokens on, else 1",
+                .help = "pictures at a time; default: 4 on a GPU and 1 from 65536 tokens on, else 1",
                 .value = "N",
                 .group = about,
                 .least = 1,
@@ -119,18 +117,18 @@ struct BenchOptions {
       visit(Field{.name = name, .help = help, .value = "N", .group = sizes, .least = 1, .most = most}, value);
     };
     visit(Field{.name = "variant",
-                .help = "figure1: S, B, L or XL gives dim, depth and heads; unless told, XL on a GPU, else 6 "
+                .help = "figure1: S, B, L or XL gives dim, depth and heads; default: XL on a GPU, else 6 "
                         "blocks of S",
                 .value = "NAME",
                 .group = sizes},
           variant);
-    number("dim", "width of a token; operator: 1152 unless told, 384 on a processor", 65536, dim);
+    number("dim", "width of a token; default of operator: 1152, on a processor 384", 65536, dim);
     number("depth", "figure1: blocks", 1000, depth);
-    number("heads", "of attention; operator: heads of 72 or 64 unless told", 1024, heads);
-    number("ffw_expand", "figure1: hidden features of the feed-forward, in widths (4 unless told)", 64,
+    number("heads", "of attention; default of operator: heads of 72 or 64", 1024, heads);
+    number("ffw_expand", "figure1: hidden features of the feed-forward, in widths (default: 4)", 64,
            ffw_expand);
-    number("order", "degree of the mixer (2 unless told)", 64, order);
-    number("expand", "features of a degree, in widths (2 unless told)", 64, expand);
+    number("order", "degree of the mixer (default: 2)", 64, order);
+    number("expand", "features of a degree, in widths (default: 2)", 64, expand);
     visit(Field{.name = "mask",
                 .help = "operator: none, causal, or block:K for blocks of K tokens",
                 .value = "MASK",

@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/model_names.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/terminal.h"
@@ -89,7 +90,8 @@ void check_options(const EvalOptions& options) {
   if (!options.drawings) check_model(options);
 }
 
-int evaluate(const EvalOptions& options) {
+int evaluate(EvalOptions& options) {
+  if (!options.model.empty()) options.model = model_folder(options.model, "model").string();
   check_options(options);
   set_threads(options.threads);
   return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);

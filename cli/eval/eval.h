@@ -57,7 +57,7 @@ struct EvalOptions {
                 .group = about},
           drawings);
     visit(Field{.name = "count",
-                .help = "pictures for each seed, spread evenly over the classes (1000 unless told), or "
+                .help = "pictures for each seed, spread evenly over the classes (default: 1000), or "
                         "clips of each split (500)",
                 .value = "N",
                 .group = about,
@@ -72,7 +72,7 @@ struct EvalOptions {
                 .most = 1'000'000'000'000},
           seed);
     visit(Field{.name = "size",
-                .help = "width and height in pixels, 64x48 or 64; the model's own unless told",
+                .help = "width and height in pixels, 64x48 or 64 (default: the model's own)",
                 .value = "WxH",
                 .group = about},
           size);
@@ -121,13 +121,13 @@ struct EvalOptions {
   void sprites_fields(Visit&& visit) {
     constexpr std::string_view sprites = "Of sprites";
     visit(Field{.name = "splits",
-                .help = "whose captions are asked for; all four unless told",
+                .help = "whose captions are asked for (default: all four)",
                 .value = "A,B",
                 .group = sprites,
                 .choices = {"training", "new_wordings", "new_pairs", "new_both"}},
           splits);
     visit(Field{.name = "frames",
-                .help = "frames of a clip; the model's own unless told",
+                .help = "frames of a clip (default: the model's own)",
                 .value = "N",
                 .group = sprites,
                 .least = 2,
@@ -135,7 +135,7 @@ struct EvalOptions {
           frames);
     visit(Field{.name = "lengths",
                 .help = "times that length: the last part of so long a clip is judged, which has the length "
-                        "of one; 1 unless told, and more needs a block-causal model",
+                        "of one (default: 1); more needs a block-causal model",
                 .value = "N,N",
                 .group = sprites,
                 .least = 1,
@@ -174,14 +174,14 @@ struct EvalOptions {
     constexpr std::string_view work = "How to work";
     visit(generate::device_field(work), device);
     visit(Field{.name = "batch",
-                .help = "pictures or clips at a time; unless told, what memory and speed suggest",
+                .help = "images or clips at a time (default: what memory and speed suggest)",
                 .value = "N",
                 .group = work,
                 .least = 1,
                 .most = 65536},
           batch);
     visit(Field{.name = "threads",
-                .help = "unless told, one for each core",
+                .help = "threads of the processor (default: one for each core)",
                 .value = "N",
                 .group = work,
                 .least = 1,

@@ -18,6 +18,12 @@ std::string number_text(double value) {
 
 }  // namespace
 
+const BoundField* find_field(std::span<const BoundField> fields, std::string_view name) {
+  for (const BoundField& bound : fields)
+    if (bound.field.name == name || (!name.empty() && bound.field.formerly == name)) return &bound;
+  return nullptr;
+}
+
 std::string range_text(const Field& field) {
   const bool low = std::isfinite(field.least), high = std::isfinite(field.most);
   if (low && high) return number_text(field.least) + " to " + number_text(field.most);

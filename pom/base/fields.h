@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -33,7 +34,8 @@ struct Field {
   std::vector<std::string> choices = {};  // of names; empty: any
   bool closed =
       true;  // nothing but the choices will do; else they are for help, and who uses the value checks it
-  bool saved = true;  // whether it belongs into files, or is only for this call
+  bool saved = true;               // whether it belongs into files, or is only for this call
+  std::string_view formerly = {};  // the name it had: still read in files, never written
 };
 
 // "steps: expected 1 to 10000, got 0": the range of a number and the choices of a name, checked the same way
@@ -69,6 +71,9 @@ std::vector<BoundField> bind_fields(Struct& options) {
   });
   return bound;
 }
+
+// The field of that name, now or formerly; nullptr where there is none.
+const BoundField* find_field(std::span<const BoundField> fields, std::string_view name);
 
 // The names of all fields of a struct, for suggestions.
 template <class Struct>

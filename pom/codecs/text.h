@@ -39,7 +39,7 @@ struct TextConfig {
 struct EncodedText {
   at::Tensor tokens;  // (B, L, width), L at least 1
   at::Tensor mask;    // (B, L) bool, 1 where a token counts; nothing counts of an empty prompt
-  std::vector<std::string> warnings;  // one for each prompt that was cut
+  std::vector<std::string> warnings;  // of prompts that were cut, and of words that are not known
 };
 
 class TextEncoder {

@@ -76,6 +76,14 @@ std::vector<std::int64_t> WordPieces::pieces(std::string_view text) const {
   return pieces;
 }
 
+std::vector<std::string> WordPieces::unknown(std::string_view text) const {
+  std::vector<std::string> unknown;
+  for (std::string& word : words_of(text))
+    if (!numbers_.contains(word) && std::ranges::find(unknown, word) == unknown.end())
+      unknown.push_back(std::move(word));
+  return unknown;
+}
+
 WordPieces WordPieces::from_lines(std::string_view lines) {
   std::vector<std::string> words;
   while (!lines.empty()) {

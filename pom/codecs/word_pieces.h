@@ -22,6 +22,8 @@ class WordPieces {
   static WordPieces of(std::span<const std::string> texts, std::size_t most);
 
   std::vector<std::int64_t> pieces(std::string_view text) const;
+  // Words of a text that are not of the list, each once.
+  std::vector<std::string> unknown(std::string_view text) const;
   const std::vector<std::string>& words() const { return words_; }
   std::int64_t size() const { return first_word + static_cast<std::int64_t>(words_.size()); }  // of pieces
 

@@ -36,6 +36,17 @@ void fill(at::Tensor& values, std::uint64_t seed, std::uint32_t place, double de
   values.copy_(host.mul_(deviation));
 }
 
+// "glorp", "blee" are not …; a prompt may have many.
+std::string unknown_text(const std::vector<std::string>& words) {
+  constexpr std::size_t most = 5;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(words.size(), most); ++i)
+    list += detail::concat(i == 0 ? "" : ", ", '"', words[i], '"');
+  if (words.size() > most) list += detail::concat(" and ", words.size() - most, " more");
+  return list + (words.size() == 1 ? " is not in the model's vocabulary and is spelled out in letters"
+                                   : " are not in the model's vocabulary and are spelled out in letters");
+}
+
 }  // namespace
 
 WordsNetworkImpl::WordsNetworkImpl(const TextConfig& config, std::int64_t count, std::uint64_t seed) {
@@ -134,6 +145,9 @@ void Words::save(const fs::path& folder) const {
 EncodedText Words::encode(std::span<const std::string> prompts) const {
   const torch::NoGradGuard no_grad;
   Pieces read = pieces(prompts);
+  for (const std::string& prompt : prompts)
+    if (const std::vector<std::string> unknown = vocabulary_.unknown(prompt); !unknown.empty())
+      read.warnings.push_back(unknown_text(unknown));
   const at::Device device = network_->places.device();
   const at::Tensor mask = read.mask.to(device);
   WordsNetwork network = network_;

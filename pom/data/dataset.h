@@ -43,7 +43,7 @@ struct DataConfig {
           fps);
     visit(Field{.name = "flip", .help = "mirror half of the pictures"}, flip);
     visit(Field{.name = "validation",
-                .help = "examples held back for the validation loss",
+                .help = "examples held back for the validation loss; of files at most a tenth",
                 .least = 0,
                 .most = 1e6},
           validation);

@@ -39,8 +39,9 @@ double shifted(double t, double shift);
 
 struct SamplerOptions {
   int steps = 50;
-  double eta = 0;                   // 0 to 1; ddim alone takes another than 0
-  std::optional<double> clip = {};  // the predicted x0 is clamped to ±clip, and what follows from it follows
+  double eta = 0;  // 0 to 1; ddim alone takes another than 0
+  std::optional<double> clamp =
+      {};  // the predicted x0 is clamped to ±clamp, and what follows from it follows
   double t_start = 1, t_end = 0;
   double shift = 1;  // above 1: more of the steps near noise
 };

@@ -50,8 +50,8 @@ void check_options(const Sampler& sampler, const SamplerOptions& options) {
         " has none, got ", options.eta);
   check(options.shift >= 1 / max_shift && options.shift <= max_shift, "sample: shift: expected ",
         1 / max_shift, " to ", max_shift, ", got ", options.shift);
-  check(!options.clip || *options.clip > 0, "sample: clip: expected more than 0, got ",
-        options.clip.value_or(0));
+  check(!options.clamp || *options.clamp > 0, "sample: clamp: expected more than 0, got ",
+        options.clamp.value_or(0));
 }
 
 }  // namespace

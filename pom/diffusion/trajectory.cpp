@@ -40,7 +40,7 @@ void Trajectory::predict(int i, const at::Tensor& noisy, const at::Tensor& x0) c
         noisy.sizes(), ", got ", answer.defined() ? detail::concat(answer.sizes()) : "nothing");
   const Path::Weights weights = path_.x0_weights(t);
   combine(x0, {{weights.x, noisy}, {weights.output, answer.to(noisy.options()).contiguous()}},
-          options_.clip.value_or(std::numeric_limits<double>::infinity()));
+          options_.clamp.value_or(std::numeric_limits<double>::infinity()));
 }
 
 const at::Tensor& Trajectory::noise(int i) {

@@ -69,7 +69,7 @@ Request filled(Request r, const Request& saved) {
   };
   fill(r.width, saved.width), fill(r.height, saved.height), fill(r.steps, saved.steps);
   fill(r.sampler, saved.sampler), fill(r.shift, saved.shift), fill(r.eta, saved.eta),
-      fill(r.clip, saved.clip);
+      fill(r.clamp, saved.clamp);
   if (!r.omega) fill(r.cfg_scale, saved.cfg_scale);
   fill(r.cfg_from, saved.cfg_from), fill(r.cfg_to, saved.cfg_to), fill(r.dtype, saved.dtype);
   return r;
@@ -149,6 +149,8 @@ ClipJob resolve_clip(const ClipRequest& clip, const Request& request, const Mode
         detail::concat(job.frames, " frames are no whole number of blocks of ", block_frames, ": ", made,
                        " are made, and the clip is trimmed",
                        clip.save_state.empty() ? "" : "; the state stands after the last one made"));
+  if (const std::string remark = size_remark(job.request, config); !remark.empty())
+    job.remarks.push_back(remark);
   fill_prompts(clip, job, block_frames);
   return job;
 }

@@ -32,12 +32,12 @@ struct ClipRequest {
                 .group = clips},
           prompt_at);
     visit(Field{.name = "frames",
-                .help = "of the clip, or inf: until stopped; the model's own unless told",
+                .help = "of the clip, or inf: until stopped (default: the model's own)",
                 .value = "N",
                 .group = clips},
           frames);
     visit(Field{.name = "fps",
-                .help = "frames a second; the model's own unless told",
+                .help = "frames a second (default: the model's own)",
                 .value = "X",
                 .group = clips,
                 .least = 0.01,
@@ -53,12 +53,13 @@ struct ClipRequest {
                 .value = "FILE",
                 .group = clips},
           save_state);
-    visit(Field{.name = "continue",
-                .help = "go on from such a file, with its prompt unless told another; what is left open, "
-                        "the file says",
-                .value = "FILE",
-                .group = clips},
-          continue_from);
+    visit(
+        Field{.name = "continue",
+              .help = "go on from such a file, with its prompt where none is given; what else is left open, "
+                      "the file says too",
+              .value = "FILE",
+              .group = clips},
+        continue_from);
   }
 };
 

@@ -49,8 +49,7 @@ c10::Device device_named(std::string_view text, std::string_view operation) {
   if (text == "auto") return count > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
   const int number = gpu_number(text);
   check(number >= 0, operation, ": device: expected cpu, cuda, cuda:N or auto, got \"", shown(text), "\"");
-  check(number < count, operation, ": device: expected one that is here, got \"", text,
-        "\": ", what_there_is(count));
+  check(number < count, operation, ": device: no such device, \"", text, "\": ", what_there_is(count));
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(number)};
 }
 

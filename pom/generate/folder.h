@@ -44,7 +44,7 @@ struct SampleDefaults {
   double shift = 1;
   double cfg_scale = 1;
   double cfg_from = 0, cfg_to = 1;
-  double clip = 0;  // of the predicted picture; 0 is off
+  double clamp = 0;  // of the predicted image; 0 is off
   double eta = 0;
   std::int64_t frames = 0;  // of clips; 0 of a model for pictures
   double fps = 0;
@@ -58,7 +58,7 @@ struct SampleDefaults {
                 .most = 65536},
           omega_base);
     visit(Field{.name = "sampler",
-                .help = "how noise becomes a picture",
+                .help = "how noise becomes an image",
                 .choices = sampler_names(),
                 .closed = false},
           sampler);
@@ -69,11 +69,12 @@ struct SampleDefaults {
     visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
     visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
     visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);
-    visit(Field{.name = "clip",
-                .help = "largest value of the predicted picture; 0 is off",
+    visit(Field{.name = "clamp",
+                .help = "largest value of the predicted image; 0 is off",
                 .least = 0,
-                .most = 1000},
-          clip);
+                .most = 1000,
+                .formerly = "clip"},
+          clamp);
     visit(Field{.name = "eta", .help = "noise that ddim adds in each step", .least = 0, .most = 1}, eta);
     visit(Field{.name = "frames",
                 .help = "frames of a clip; 0: 16",

@@ -28,7 +28,7 @@ struct Request {
   std::optional<double> cfg_scale;
   std::optional<std::string> omega;  // a number, or "auto"; a resolved request has cfg_scale instead
   std::optional<double> cfg_from, cfg_to;
-  std::optional<double> clip;
+  std::optional<double> clamp;
   std::optional<std::string> dtype;
 
   template <class Visit>
@@ -40,26 +40,26 @@ struct Request {
                 .group = what},
           class_name);
     visit(Field{.name = "seed",
-                .help = "of the first picture, one more for each that follows; negative draws one",
+                .help = "of the first image, one more for each that follows; negative: a random one",
                 .value = "N",
                 .group = what},
           seed);
     visit(Field{.name = "count",
-                .help = "pictures of each class",
+                .help = "images of each class",
                 .value = "N",
                 .group = what,
                 .least = 1,
                 .most = 1'000'000},
           count);
     visit(Field{.name = "width",
-                .help = "of a picture in pixels",
+                .help = "of an image in pixels",
                 .value = "N",
                 .group = what,
                 .least = 1,
                 .most = 65536},
           width);
     visit(Field{.name = "height",
-                .help = "of a picture in pixels",
+                .help = "of an image in pixels",
                 .value = "N",
                 .group = what,
                 .least = 1,
@@ -73,14 +73,14 @@ struct Request {
                 .most = 10000},
           steps);
     visit(Field{.name = "sampler",
-                .help = "how noise becomes a picture",
+                .help = "how noise becomes an image",
                 .value = "NAME",
                 .group = how,
                 .choices = sampler_names(),
                 .closed = false},
           sampler);
     visit(Field{.name = "shift",
-                .help = "above 1: more of the steps near noise, where the whole of a picture is decided",
+                .help = "above 1: more of the steps near noise, where the whole of an image is decided",
                 .value = "S",
                 .group = how,
                 .least = 0.001,
@@ -94,12 +94,12 @@ struct Request {
                 .most = 1000},
           cfg_scale);
     visit(Field{.name = "omega",
-                .help = "the paper's guidance, cfg scale - 1; auto grows with the side of the picture",
+                .help = "the paper's guidance, cfg scale - 1; auto grows with the side of the image",
                 .value = "W",
                 .group = how},
           omega);
     visit(Field{.name = "cfg_from",
-                .help = "guidance from this time on (1 is noise, 0 the picture)",
+                .help = "guidance from this time on (1 is noise, 0 the image)",
                 .value = "T",
                 .group = how,
                 .least = 0,
@@ -119,13 +119,14 @@ struct Request {
                 .least = 0,
                 .most = 1},
           eta);
-    visit(Field{.name = "clip",
-                .help = "largest value of the predicted picture; 0 is off",
+    visit(Field{.name = "clamp",
+                .help = "largest value of the predicted image; 0 is off",
                 .value = "X",
                 .group = how,
                 .least = 0,
-                .most = 1000},
-          clip);
+                .most = 1000,
+                .formerly = "clip"},
+          clamp);
     visit(Field{.name = "dtype",
                 .help = "of the network's products; fp8 on a GPU only",
                 .value = "NAME",

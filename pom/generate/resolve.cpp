@@ -37,8 +37,8 @@ void check_sides(std::int64_t width, std::int64_t height, std::int64_t unit) {
   const auto above = [&](std::int64_t side) { return (side + unit - 1) / unit * unit; };
   const std::int64_t w0 = below(width), h0 = below(height), w1 = above(width), h1 = above(height);
   const std::string smaller = pom::detail::concat(w0, "x", h0), larger = pom::detail::concat(w1, "x", h1);
-  fail("sample: size: expected a width and a height divisible by ", unit, ", got ", width, "x", height, "; ",
-       smaller, smaller == larger ? "" : " or " + larger, " would do");
+  fail("sample: size: expected a width and a height divisible by ", unit, ", got ", width, "x", height,
+       "; try ", smaller, smaller == larger ? "" : " or " + larger);
 }
 
 double omega_base(const SampleDefaults& sample) {
@@ -63,7 +63,7 @@ void fill_sampler(Request& r, const SampleDefaults& sample) {
   r.steps = r.steps.value_or(sample.steps);
   r.shift = r.shift.value_or(sample.shift);
   r.eta = r.eta.value_or(*r.sampler == own ? sample.eta : 0);  // the model's own belongs to its own sampler
-  r.clip = r.clip.value_or(sample.clip);
+  r.clamp = r.clamp.value_or(sample.clamp);
   r.dtype = r.dtype.value_or("fp32");
   diffusion::evaluation_times(*r.sampler, sampler_options(r));  // throws for what does not go together
 }
@@ -101,10 +101,17 @@ std::vector<Request> resolve(const Request& request, const ModelConfig& config, 
   return pictures;
 }
 
+std::string size_remark(const Request& r, const ModelConfig& config) {
+  const std::vector<std::int64_t>& own = config.sample.size;
+  if (*r.width == own[0] && *r.height == own[1]) return {};
+  return pom::detail::concat("the model's own size is ", own[0], "x", own[1], ": at ", *r.width, "x",
+                             *r.height, " it may make noise, unless it was trained at that size too");
+}
+
 diffusion::SamplerOptions sampler_options(const Request& r) {
   return {.steps = static_cast<int>(*r.steps),
           .eta = *r.eta,
-          .clip = *r.clip > 0 ? r.clip : std::nullopt,
+          .clamp = *r.clamp > 0 ? r.clamp : std::nullopt,
           .shift = *r.shift};
 }
 

@@ -15,6 +15,9 @@ namespace pom::generate {
 std::vector<Request> resolve(const Request& request, const ModelConfig& config, std::int64_t factor);
 
 // What the diffusion room calls the settings of a complete request.
+// What to tell a person where a complete request is not of the model's own size; else nothing.
+std::string size_remark(const Request& request, const ModelConfig& config);
+
 diffusion::SamplerOptions sampler_options(const Request& request);
 diffusion::Guidance guidance_of(const Request& request);
 

@@ -118,7 +118,7 @@ std::vector<std::pair<std::string, std::string>> VideoStream::fingerprint() cons
       {"sampler", sampling_.sampler},
       {"steps", std::to_string(o.steps)},
       {"eta", number_text(o.eta)},
-      {"clip", o.clip ? number_text(*o.clip) : "none"},
+      {"clip", o.clamp ? number_text(*o.clamp) : "none"},
       {"times", detail::concat(number_text(o.t_start), " to ", number_text(o.t_end),
                                o.shift != 1 ? ", shift " + number_text(o.shift) : "")},
       {"path", detail::concat(sampling_.path.name(), " ", sampling_.path.variance_name())},

@@ -148,20 +148,22 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
   for (const auto& item : object.items()) {
     const std::string& key = item.key();
     const Json& value = item.value();
-    const auto bound = std::ranges::find(fields, key, [](const BoundField& b) { return b.field.name; });
-    if (bound == fields.end()) {
+    const BoundField* bound = find_field(fields, key);
+    if (bound == nullptr) {
       std::vector<std::string> names;
       for (const BoundField& b : fields) names.emplace_back(b.field.name);
       fail(source, prefix, pom::shown(key, 60), ": unknown field", suggestion(key, names));
     }
-    given.insert(prefix + key);
+    const std::string name(bound->field.name);
+    check(given.insert(prefix + name).second, source, prefix, name, ": expected once, got it as ",
+          bound->field.formerly, " as well");
     const Site site{source + prefix, bound->field};
     std::visit(
         [&]<class Pointer>(Pointer pointer) {
           if constexpr (!std::is_same_v<Pointer, std::monostate>)
             take(value, *pointer, site);
           else if (value.is_object())
-            take_object(value, bound->inner, source, prefix + key + ".", given);
+            take_object(value, bound->inner, source, prefix + name + ".", given);
           else
             site.refuse("an object", value);
         },

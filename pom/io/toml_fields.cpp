@@ -213,11 +213,6 @@ void take(const toml::node& value, std::optional<Value>& into, const Site& site)
   into = std::move(taken);
 }
 
-const BoundField* find(std::span<const BoundField> fields, std::string_view name) {
-  const auto bound = std::ranges::find(fields, name, [](const BoundField& b) { return b.field.name; });
-  return bound == fields.end() ? nullptr : &*bound;
-}
-
 // "optimizer.lr" of all fields, tables and what is in them.
 void collect_paths(std::span<const BoundField> fields, const std::string& prefix,
                    std::vector<std::string>& paths) {
@@ -274,7 +269,8 @@ class Taker {
   void take_field(const toml::node& value, const BoundField& bound, const std::string& prefix,
                   std::size_t line) {
     const std::string path = prefix + std::string(bound.field.name);
-    given_.insert(path);
+    check(given_.insert(path).second, where(line), path, ": expected once, got it as ", bound.field.formerly,
+          " as well");
     const Site site{where(line) + prefix, bound.field};
     std::visit(
         [&]<class Pointer>(Pointer pointer) {
@@ -291,7 +287,7 @@ class Taker {
   // The field of that name, or an error that suggests the nearest.
   const BoundField& at(std::string_view name, std::span<const BoundField> fields, const std::string& prefix,
                        std::size_t line) const {
-    const BoundField* bound = find(fields, name);
+    const BoundField* bound = find_field(fields, name);
     if (bound == nullptr)
       fail(where(line), prefix, pom::shown(name, 60), ": unknown field", advice(name, fields, all_, prefix));
     return *bound;
@@ -468,7 +464,7 @@ std::string set_field(std::string_view assignment, std::span<const BoundField> f
          std::visit([](auto pointer) { return kind(pointer); }, bound.value), ", got ",
          text.empty() ? "nothing" : pom::shown(text, 60));
   taker.take_field(*value->get("value"), bound, prefix, 0);
-  return std::string(path);
+  return prefix + std::string(bound.field.name);
 }
 
 std::string write_toml(std::span<const BoundField> fields) {

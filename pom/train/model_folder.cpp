@@ -1,6 +1,7 @@
 #include "pom/train/model_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "pom/base/error.h"
@@ -9,12 +10,50 @@
 #include "pom/generate/model_files.h"
 #include "pom/io/folder_swap.h"
 #include "pom/io/sheet.h"
+#include "pom/io/toml_fields.h"
+#include "pom/train/refusal.h"
 #include "pom/train/student.h"
 
 namespace pom::train {
 namespace {
 
 constexpr std::int64_t classes_on_sheet = 10;
+
+// Whether weights of a network that differs in this field alone do not fit, or mean something else.
+bool decides_weights(const models::NetworkConfig& network, std::string_view field) {
+  if (field == "order" || field == "order_expand") return !network.attention();
+  if (field == "heads") return network.attention();
+  if (field == "classes") return !network.video();
+  if (field == "patch_time" || field == "text_width") return network.video();
+  constexpr std::array<std::string_view, 7> always = {"kind",  "mixer",    "dim",       "depth",
+                                                      "patch", "channels", "ffw_expand"};
+  return std::ranges::find(always, field) != always.end();
+}
+
+// "\n  network.depth: 8 in the model, 2 in the recipe" for each field that differs.
+template <class Config, class Matters>
+std::string differences(Config model, Config recipe, std::string_view table, Matters&& matters) {
+  const std::vector<BoundField> theirs = bind_fields(model), ours = bind_fields(recipe);
+  std::string text;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const std::string before = io::toml_value(theirs[i]), now = io::toml_value(ours[i]);
+    if (before != now && matters(ours[i].field.name))
+      text += detail::concat("\n  ", table, ".", ours[i].field.name, ": ", before, " in the model, ", now,
+                             " in the recipe");
+  }
+  return text;
+}
+
+void refuse_another(const std::filesystem::path& folder, const generate::ModelConfig& model,
+                    const Recipe& recipe) {
+  std::string text = differences(model.network, recipe.network, "network", [&](std::string_view field) {
+    return decides_weights(recipe.network, field);
+  });
+  if (model.network.video() && recipe.network.video())
+    text += differences(model.text, recipe.text, "text", [](std::string_view) { return true; });
+  refuse_unless(text.empty(), "train: --init-from ", folder.string(),
+                ": expected a model with the network of the recipe, got another:", text);
+}
 
 }  // namespace
 
@@ -46,15 +85,7 @@ FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& re
   generate::ModelFiles files = generate::open_model(folder);
   const generate::ModelConfig& config = files.config;
   const models::NetworkConfig& network = recipe.network;
-  const auto same = [&](const auto& expected, const auto& got, const char* name) {
-    check(expected == got, "train: --init-from ", folder.string(), ": network.", name, ": expected ",
-          expected, ", as the recipe has, got ", got);
-  };
-  same(network.kind, config.network.kind, "kind");
-  same(network.mixer, config.network.mixer, "mixer");
-  same(network.order, config.network.order, "order");
-  same(network.order_expand, config.network.order_expand, "order_expand");
-  if (network.attention()) same(network.heads, config.network.heads, "heads");
+  refuse_another(folder, config, recipe);
   FirstWeights first{files.weights.take(), {}};
   for (auto& [name, tensor] : first.weights) tensor = tensor.to(at::kFloat);
   models::check_weights(first.weights, network, "train: --init-from " + folder.string());

@@ -43,8 +43,7 @@ struct RunConfig {
                 .help = "of products and activations; weights, sums and moments stay fp32 (fp64)",
                 .choices = {"fp32", "bf16", "fp64"}},
           precision);
-    visit(Field{.name = "threads", .help = "unless told, one for each core", .least = 0, .most = 1024},
-          threads);
+    visit(Field{.name = "threads", .help = "0: one for each core", .least = 0, .most = 1024}, threads);
   }
 };
 

@@ -66,6 +66,7 @@ class Run {
   void refuse_earlier_end(const State& saved) const;
   void start(const std::optional<Checkpoint>& checkpoint, const at::Device& device);
   void open_log();
+  void tell_validation();
   void describe();
   void start_loader();
   bool steps();
@@ -132,12 +133,21 @@ void Run::say(const std::string& text) {
 
 // ---- where it starts ----
 
+// Of files at most a tenth is held back, whatever the recipe says: the default suits large folders.
+void Run::tell_validation() {
+  const std::int64_t wanted = recipe_.data.validation, held = data_.validation ? data_.validation->size() : 0;
+  if (held < wanted)
+    say(detail::concat("data.validation: ", held, " of ", held + data_.training->size(),
+                       " examples are held back, a tenth, and not ", wanted, " as the recipe says"));
+}
+
 // A new folder is made once there is nothing left to refuse. Its first checkpoint is the first thing in it,
 // so that a run that is killed sooner can begin there again, and later go on.
 void Run::begin() {
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);
   if (!begins()) folder_.emplace(options_.folder, true);
+  tell_validation();
   take_up(device);
   if (begins()) folder_.emplace(options_.folder, false);
   // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a

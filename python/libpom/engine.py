@@ -15,6 +15,7 @@ from . import _library
 from .errors import Error, fail
 
 _PYTHON_NAMES = {"class_": "class"}  # `class` itself is a word of the language
+_FORMER_NAMES = {"clip": "clamp"}
 
 
 def _ours(error: RuntimeError) -> Error:
@@ -27,6 +28,8 @@ def _json(op: str, fields: dict[str, object]) -> str:
     request: dict[str, object] = {}
     for name, value in fields.items():
         field = _PYTHON_NAMES.get(name, name)
+        if name in _FORMER_NAMES:
+            fail(f"{op}: {name}", f"its new name, {_FORMER_NAMES[name]}", "the old one")
         if field in request:
             fail(f"{op}: {field}", "it once", "it as class and as class_")
         if value is None:

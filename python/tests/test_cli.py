@@ -231,6 +231,40 @@ class TestUsage:
     def test_missing_model(self, tmp_path):
         is_usage_error(pom("sample", cwd=tmp_path), "--model: expected the folder of a model")
 
+    def test_model_by_name(self, model, tmp_path):
+        def sample(name, env=None):
+            words = (
+                "sample",
+                "--model",
+                name,
+                "--class",
+                "star",
+                "--steps",
+                1,
+                "-y",
+                "-o",
+                "out/a.png",
+                "--json",
+            )
+            return pom(*words, cwd=tmp_path, env=env)
+
+        for place in ("assets", "models"):
+            shutil.copytree(model, tmp_path / place / "tiny")
+        other = shutil.copytree(model, tmp_path / "elsewhere" / "tiny")
+        folders = []
+        for env in (environment(POM_MODELS=f"/nowhere:{other.parent}"), None):
+            folders.append(json.loads(sample("tiny", env).stdout)["model"]["folder"])
+        assert folders == [str(other), "assets/tiny"]
+        is_usage_error(sample("tinny"), '"tinny"', "assets (tiny), models (tiny)", "did you mean tiny?")
+        shutil.copytree(model, tmp_path / "assets" / ".hidden")
+        is_usage_error(sample(".hidden"), '".hidden"', "assets (tiny), models")
+        is_failure(sample("x/../tiny"), "no such folder")
+        assert "circle, square, star" in pom("info", "tiny", cwd=tmp_path).stdout
+        assert pom("doctor", "tiny", cwd=tmp_path).returncode == 0
+        is_usage_error(pom("eval", "shapes", "tinny", cwd=tmp_path), "did you mean tiny?")
+        shutil.copytree(model, tmp_path / "tiny")  # a path wins
+        assert json.loads(sample("tiny").stdout)["model"]["folder"] == "tiny"
+
     @pytest.mark.parametrize(
         ("flags", "words"),
         [
@@ -249,6 +283,7 @@ class TestUsage:
             (["--cfg-scale", "2", "--omega", "1"], ["omega"]),
             (["--omega", "some"], ["omega", "some"]),
             (["--eta", "2"], ["--eta: expected 0 to 1, got 2"]),
+            (["--clip", "2"], ["--clip: expected its new name, --clamp"]),
             (["--seed", "99999999999999999999"], ["--seed: expected a whole number"]),
             (["--dtype", "fp33"], ["fp33", "fp32"]),
             (["--batch", "0"], ["--batch: expected 1 to"]),
@@ -317,7 +352,7 @@ class TestSample:
     def test_random_seed_is_reported(self, sample, tmp_path):
         result = sample("--class", "circle", "--seed", -1, "-o", "a.png", "--json")
         (seed,) = json.loads(result.stdout)["seeds"]
-        assert seed >= 0 and f"seed {seed}" in result.stderr
+        assert seed >= 0 and f"using random seed {seed}" in result.stderr
         assert json.loads(png_text(tmp_path / "a.png")["pom"])["request"]["seed"] == seed
 
     def test_previews(self, sample, tmp_path):
@@ -342,6 +377,13 @@ class TestSample:
             assert read(f"all_{i}.png") == read(f"three_{i}.png")
         assert read("alone.png") == read("all_2.png")
 
+    def test_another_size_is_remarked_on(self, sample):
+        flags = ["--class", "circle", "--steps", 1, "-y", "-o", "a.png"]
+        remark = "the model's own size is 16x16: at 16x24"
+        assert remark in sample(*flags, "--size", "16x24").stderr
+        assert remark not in sample(*flags, "--size", "16x24", "-q").stderr
+        assert "own size" not in sample(*flags, "--size", "16").stderr
+
     def test_quiet(self, sample, tmp_path):
         result = sample("--class", "circle", "-q", "-o", "a.png")
         assert result.stderr == "" and result.stdout == "a.png\n"
@@ -365,7 +407,7 @@ class TestOutput:
     def test_existing_file_is_kept(self, sample, tmp_path):
         (tmp_path / "a_1.png").write_text("mine")
         result = sample("--class", "circle", "--count", 3, "-o", "a_%d.png")
-        is_usage_error(result, "a_1.png is there already", "-y")
+        is_usage_error(result, "a_1.png already exists", "-y")
         assert [path.name for path in tmp_path.iterdir()] == ["a_1.png"]
         assert (tmp_path / "a_1.png").read_text() == "mine"
         assert sample("--class", "circle", "--count", 3, "-o", "a_%d.png", "-y").returncode == 0
@@ -400,7 +442,7 @@ class TestOutput:
 
     def test_pipe_is_not_replaced(self, sample, tmp_path):
         os.mkfifo(tmp_path / "a.png")
-        is_usage_error(sample("--class", "circle", "-o", "a.png"), "a.png is there already")
+        is_usage_error(sample("--class", "circle", "-o", "a.png"), "a.png already exists")
         is_failure(sample("--class", "circle", "-y", "-o", "a.png"), "a.png is not an ordinary file")
         assert (tmp_path / "a.png").is_fifo()
 
@@ -462,13 +504,17 @@ class TestSheet:
         text = png_text(tmp_path / "sheet.png")
         run = json.loads(text["pom sheet"])
         assert run["count"] == 2 and run["class"] == "all" and run["seed"] == 1 and run["steps"] == 3
+        first, settings = text["parameters"].splitlines()
+        assert first == "sheet of 6 images: circle, square, star; seeds 1 to 6"
+        assert settings.startswith("Steps: 3, ")
         assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
 
     def test_reproduce(self, sample, model, tmp_path):
         for flags in (["--count", 2], ["--class", "circle"]):
             assert sample(*flags, "--grid", "-y", "-o", "sheet.png").returncode == 0
-            result = pom("reproduce", "sheet.png", "--model", model, cwd=tmp_path)
+            result = pom("reproduce", "sheet.png", "--model", model, "-y", "-o", "again.png", cwd=tmp_path)
             assert result.returncode == 0 and result.stdout == "the pixels agree\n", result.stderr
+            assert png_text(tmp_path / "again.png") == png_text(tmp_path / "sheet.png")
 
     def test_reproduce_believes_no_sheet(self, sample, model, tmp_path):
         """What a sheet says it holds must fit on it, and make a sheet of its size."""
@@ -541,6 +587,13 @@ class TestReproduce:
         assert (tmp_path / "again.png").read_bytes() == picture.read_bytes()
         answer = json.loads(pom("reproduce", picture, "--model", model, "--json", cwd=tmp_path).stdout)
         assert answer["agree"] and answer["same_weights"] and answer["different_pixels"] == 0
+
+    def test_made_when_clamp_was_called_clip(self, picture, model, tmp_path):
+        def rename(settings):
+            settings["request"]["clip"] = settings["request"].pop("clamp")
+
+        change_settings(picture, rename)
+        assert pom("reproduce", picture, "--model", model, cwd=tmp_path).stdout == "the pixels agree\n"
 
     def test_finds_the_model(self, picture, model, tmp_path):
         is_failure(pom("reproduce", picture, cwd=tmp_path), '"tiny" was not found', "--model")
@@ -673,6 +726,7 @@ class TestInfo:
     def test_mistakes(self, tmp_path):
         near = pom("info", "DiPoM-S/3", cwd=tmp_path)
         is_usage_error(near, "neither a variant nor a folder", "did you mean DiPoM-S/2?")
+        is_usage_error(pom("info", "no/where", cwd=tmp_path), "neither a variant nor a folder")
         is_usage_error(pom("info", "--piture", "x", cwd=tmp_path), "did you mean --picture?")
 
 

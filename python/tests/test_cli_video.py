@@ -168,7 +168,7 @@ class TestFiles:
 
     def test_a_folder_is_replaced_whole(self, sample, tmp_path):
         made(sample("--prompt", "a star", "--frames", 8, "-o", "frames/"))
-        is_usage_error(sample("--prompt", "a", "-o", "frames/"), "has frames in it already", "-y")
+        is_usage_error(sample("--prompt", "a", "-o", "frames/"), "already holds frames", "-y")
         made(sample("--prompt", "a star", "--frames", 4, "-o", "frames/", "-y"))
         assert len(frames_of(tmp_path / "frames")) == 4
 
@@ -183,7 +183,7 @@ class TestFiles:
 
     def test_a_file_is_not_replaced_unasked(self, sample, tmp_path):
         (tmp_path / "clip.gif").write_text("mine")
-        is_usage_error(sample("--prompt", "a", "-o", "clip.gif"), "clip.gif is there already")
+        is_usage_error(sample("--prompt", "a", "-o", "clip.gif"), "clip.gif already exists")
         assert (tmp_path / "clip.gif").read_text() == "mine"
 
     def test_seeds_and_prompts_matter(self, sample, tmp_path):
@@ -463,7 +463,7 @@ class TestStates:
     def test_where_it_goes(self, sample, tmp_path):
         (tmp_path / "s").write_text("mine")
         flags = ["--prompt", "a", "-o", "a.gif"]
-        is_usage_error(sample(*flags, "--save-state", "s"), "--save-state: s is there already")
+        is_usage_error(sample(*flags, "--save-state", "s"), "--save-state: s already exists")
         is_usage_error(sample(*flags, "--save-state", "no/s"), "--save-state: there is no folder no")
 
 
@@ -528,6 +528,13 @@ class TestMessages:
         assert "cut" not in result.stderr
         assert (frames_of(tmp_path / "long") == frames_of(tmp_path / "short")).all()
 
+    def test_words_that_are_not_known(self, sample):
+        flags = ["--frames", 2, "--steps", 1, "-y", "-o", "a.gif"]
+        remark = '"xy" is not in the model\'s vocabulary'
+        assert remark in made(sample("--prompt", "a xy", *flags)).stderr
+        assert remark not in made(sample("--prompt", "a xy", *flags, "-q")).stderr
+        assert "vocabulary" not in made(sample("--prompt", "a star", *flags)).stderr
+
     def test_a_folder_without_text_encoder(self, clips, tmp_path):
         shutil.copytree(clips["causal"], tmp_path / "broken")
         shutil.rmtree(tmp_path / "broken" / "text_encoder")
@@ -536,12 +543,13 @@ class TestMessages:
 
     def test_progress_and_quiet(self, sample):
         flags = ["--prompt", "a star", "--stream", "-o", "a.gif", "-y"]
-        assert "12/12" in made(sample(*flags)).stderr
+        (last,) = [line for line in made(sample(*flags)).stderr.splitlines() if "12/12" in line]
+        assert last.endswith(", 8 frames"), last
         assert made(sample(*flags, "--quiet")).stderr == ""
 
     def test_a_drawn_seed_is_said(self, sample):
         result = made(sample("--prompt", "a", "--seed", -1, "-o", "a.gif", "--quiet"))
-        assert "drawn" in result.stderr
+        assert "using random seed " in result.stderr
 
 
 class TestMemory:
@@ -587,12 +595,14 @@ class TestInfo:
         text = made(pom("info", clips["window"], cwd=tmp_path)).stdout
         assert "window" in text and "12 fps" in text and "8 frames" in text
         assert "words, 5 of them" in text and "classes" not in text
+        assert "vocabulary    a blue circle left star" in text
 
     def test_json(self, clips, tmp_path):
         said = json.loads(made(pom("info", clips["causal"], "--json", cwd=tmp_path)).stdout)
         module = ReferenceVDiPoM(**NETWORK)
         assert said["parameters"] == sum(parameter.numel() for parameter in module.parameters())
         assert said["config"]["sample"]["fps"] == 12 and said["text"]["limit"] == LIMIT
+        assert said["text"]["vocabulary"] == WORDS
 
 
 class TestDoctor:

@@ -123,6 +123,22 @@ def test_json_and_refusals(tmp_path):
     assert "got nothing" in dataset(cwd=tmp_path, code=2)
 
 
+def test_sprites_are_clips_with_captions(tmp_path):
+    said = dataset("sprites", "--frames", 5, "--seed", 4, cwd=tmp_path).splitlines()
+    assert said[:2] == ["kind      sprites, drawn without end", "clips     32x32, 5 frames at 8 fps"]
+    flags = ["--count", 2, "--size", 16, "--frames", 5, "--seed", 4, "-o", "d", "-q"]
+    result = json.loads(dataset("sprites", *flags, "--json", cwd=tmp_path))
+    assert (result["clips"], result["size"], result["frames"], result["fps"]) == (2, [16, 16], 5, 8)
+    rows = (tmp_path / "d/captions.csv").read_text().splitlines()
+    assert rows[0] == "file,caption" and len(rows) == 3
+    assert rows[1].split(",", 1)[1].strip('"') == said[2].split(None, 1)[1]
+    assert all((tmp_path / "d" / row.split(",")[0]).stat().st_size > 0 for row in rows[1:])
+    assert "which has files" in dataset("sprites", *flags, cwd=tmp_path, code=2)
+    assert "sprites, which are clips" in dataset("sprites", "--preview", "a.png", cwd=tmp_path, code=2)
+    assert "--frames: is for sprites" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
+    assert "did you mean sprites?" in dataset("sprite", cwd=tmp_path, code=2)
+
+
 def test_ctrl_c(tmp_path):
     words = [program(), "dataset", "shapes", "--count", "1000000", "-o", "d", "-q"]
     process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -100,6 +100,7 @@ def test_resolve_draws_nothing_but_the_seed(engine):
         ({"seed": torch.zeros(1)}, ["sample", "Tensor"]),
         ({"steps": "é" * 80}, ["steps: expected an integer", "é…"]),
         ({"batch": -1}, ["batch", "-1"]),
+        ({"clip": 1.0}, ["clip: expected its new name, clamp"]),
     ],
 )
 def test_mistakes(engine, request_, words):

@@ -259,9 +259,16 @@ def test_init_from_a_model_of_another_size(done, tmp_path):
 def test_init_from_another_network_is_refused(done, tmp_path):
     recipe, run = done
     result = pom_train(
-        *(recipe, "-o", tmp_path / "x", "--init-from", run / "model", "--set", "network.order=3")
+        *(recipe, "-o", tmp_path / "x", "--init-from", run / "model"),
+        *("--set", "network.order=3", "--set", "network.depth=5"),
     )
-    assert result.returncode == 1 and "network.order: expected 3" in result.stderr
+    depth = json.loads((run / "model/config.json").read_text())["network"]["depth"]
+    lines = [
+        f"network.depth: {depth} in the model, 5 in the recipe",
+        "network.order: 2 in the model, 3 in the",
+    ]
+    refused(result, *lines, code=2)
+    assert "tensor" not in result.stderr and "network.dim" not in result.stderr
     assert not (tmp_path / "x").exists()
 
 

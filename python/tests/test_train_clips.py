@@ -115,6 +115,32 @@ def test_half_a_run_and_its_resumption(done, tmp_path):
         assert (differences(whole, run) == []) == same
 
 
+def test_sprites_as_files_can_be_trained_on(tmp_path):
+    ffmpeg_is_there()
+    words = [
+        program(),
+        "dataset",
+        "sprites",
+        "--count",
+        "20",
+        "--size",
+        "8",
+        "--frames",
+        "8",
+        "-o",
+        "d",
+        "-q",
+    ]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=120)
+    sets = ["--set", "data.kind=clips", "--set", f"data.path={tmp_path / 'd'}", "--set", "run.steps=2"]
+    result = pom_train(write_recipe(tmp_path, CLIPS), "-o", tmp_path / "run", *sets)
+    assert result.returncode == 0 and "skipped" not in result.stderr, result.stderr
+    # A tenth is held back, and not the eight of the recipe; a file that has them all says nothing.
+    assert "data.validation: 2 of 20 examples are held back" in result.stderr
+    result = pom_train(tmp_path / "tiny.toml", "-o", tmp_path / "two", *sets, "--set", "data.validation=2")
+    assert result.returncode == 0 and "held back" not in result.stderr, result.stderr
+
+
 def test_init_from_takes_the_words_too(done, tmp_path):
     recipe, whole = done
     run = tmp_path / "run"

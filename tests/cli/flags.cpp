@@ -21,7 +21,7 @@ struct Options {
     visit(Field{.name = "fast", .help = "hurry"}, fast);
     visit(Field{.name = "steps", .help = "how many", .value = "N", .group = "Work", .least = 1, .most = 9},
           steps);
-    visit(Field{.name = "cfg_scale", .help = "how much"}, cfg_scale);
+    visit(Field{.name = "cfg_scale", .help = "how much", .formerly = "guidance"}, cfg_scale);
     visit(Field{.name = "mode", .help = "how", .choices = {"plain", "fancy"}}, mode);
     visit(Field{.name = "place", .help = "where"}, place);
     visit(Field{.name = "sizes", .help = "several"}, sizes);
@@ -47,6 +47,11 @@ std::string message(const std::vector<std::string>& words) {
     return error.what();
   }
   return "no UsageError";
+}
+
+TEST(Flags, AFormerNameIsAnsweredWithTheNewOne) {
+  EXPECT_EQ(message({"--guidance", "2"}), "--guidance: expected its new name, --cfg-scale");
+  EXPECT_EQ(message({"--guidance=2"}), "--guidance: expected its new name, --cfg-scale");
 }
 
 TEST(Flags, EveryKindOfField) {

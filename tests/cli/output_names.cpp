@@ -99,7 +99,7 @@ TEST_F(OutputNames, NamesAreSafeInFiles) {
 TEST_F(OutputNames, ExistingFilesAreKept) {
   touch("b.png");
   const std::vector<fs::path> files = {"a.png", "b.png"};
-  EXPECT_NE(usage_error([&] { check_outputs(files, false); }).find("b.png is there already"),
+  EXPECT_NE(usage_error([&] { check_outputs(files, false); }).find("b.png already exists"),
             std::string::npos);
   check_outputs(files, true);
   EXPECT_EQ(std::distance(fs::directory_iterator("."), {}), 1) << "the check left something behind";

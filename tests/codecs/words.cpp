@@ -88,6 +88,16 @@ TEST(Words, CutWhatIsTooLongAndSaySo) {
   EXPECT_EQ(text.mask[1].sum().item<std::int64_t>(), 9);
 }
 
+TEST(Words, SayWhichTheyDoNotKnow) {
+  const Words words(small(), WordPieces({"a", "star"}), 0);
+  const EncodedText text = words.encode(Texts{"a star", "a Glo star, glo b"});
+  ASSERT_EQ(text.warnings.size(), 2U);  // the first is of the length
+  EXPECT_EQ(text.warnings[1],
+            "\"glo\", \",\", \"b\" are not in the model's vocabulary and are spelled out in letters");
+  EXPECT_EQ(words.encode(Texts{"a glo"}).warnings,
+            Texts{"\"glo\" is not in the model's vocabulary and is spelled out in letters"});
+}
+
 TEST(Words, Learn) {
   Words words(small(), WordPieces::of(kCaptions, 100), 3);
   const Words::Pieces pieces = words.pieces(kCaptions, 8);

@@ -41,7 +41,7 @@ TEST(Ddim, ClipMovesTheWholeStep) {
   const Mixture clipped = {{1, 0, {1.5, -1.5}}};
   const SamplerOptions options{.steps = 5, .t_start = 0.8, .t_end = 0.1};
   SamplerOptions with_clip = options;
-  with_clip.clip = 1.5;
+  with_clip.clamp = 1.5;
   EXPECT_LT(distance(sample(perfect_model(far, path), start, path, "ddim", with_clip),
                      sample(perfect_model(clipped, path), start, path, "ddim", options)),
             1e-12);

@@ -52,7 +52,7 @@ TEST(Sampler, RefusesWhatMakesNoSense) {
   EXPECT_SAYS(with("heun", {.eta = 0.5}), "sampler heun has none");
   EXPECT_SAYS(with("euler", {.shift = 0}), "shift: expected 0.001 to 1000, got 0");
   EXPECT_SAYS(with("euler", {.shift = std::nan("")}), "shift: expected 0.001 to 1000");
-  EXPECT_SAYS(with("ddim", {.clip = 0.0}), "clip: expected more than 0");
+  EXPECT_SAYS(with("ddim", {.clamp = 0.0}), "clamp: expected more than 0");
   EXPECT_SAYS(with("ddim", {.t_start = 0.2, .t_end = 0.2}), "t_end < t_start");
   EXPECT_SAYS(with("ddim", {.t_start = 1.2}), "t_start <= 1");
   EXPECT_SAYS(with("ddpm", {}), "noise: the sampler ddpm needs some");
@@ -168,7 +168,7 @@ TEST(Sampler, ClipsThePrediction) {
   const Path path = Path::epsilon();
   for (const std::string& name : sampler_names()) {
     const at::Tensor x = sample(perfect_model({{1, 0, {3.0, -3.0}}}, path), start_noise(2, {2}, at::kDouble),
-                                path, name, {.steps = 6, .clip = 1.5}, step_noise({1, 2}));
+                                path, name, {.steps = 6, .clamp = 1.5}, step_noise({1, 2}));
     EXPECT_TRUE(at::equal(x.abs(), at::empty_like(x).fill_(1.5))) << name;
   }
 }
@@ -181,7 +181,7 @@ at::Tensor pictures(const std::string& sampler, const Path& path, std::vector<st
   for (std::size_t i = 0; i < count; i += batch) {
     const std::vector<std::uint64_t> seeds = seeds_from(5 + i, std::min(batch, count - i));
     const at::Tensor x = start_noise(static_cast<std::int64_t>(seeds.size()), shape, at::kFloat, 5 + i);
-    SamplerOptions options{.steps = 4, .clip = 1.2};
+    SamplerOptions options{.steps = 4, .clamp = 1.2};
     if (sampler == "ddim") options.eta = 0.7;
     parts.push_back(sample(perfect_model(line(), path), x, path, sampler, options, step_noise(seeds)));
   }

@@ -224,7 +224,7 @@ TEST(Engine, RefusesBadRequests) {
   expect_parts(refusal([](Request& r) { r.sampler = "heum"; }), {"sampler", "\"heum\"", "heun"});
   expect_parts(refusal([](Request& r) { r.width = 33; }),
                {"size", "divisible by 2", "33x16", "32x16 or 34x16"});
-  expect_parts(refusal([](Request& r) { r.width = r.height = 1; }), {"size", "1x1; 2x2 would do"});
+  expect_parts(refusal([](Request& r) { r.width = r.height = 1; }), {"size", "1x1; try 2x2"});
   expect_parts(refusal([](Request& r) { r.width = r.height = 65536; }), {"size"});
   expect_parts(refusal([](Request& r) { r.cfg_scale = 2, r.omega = "1"; }),
                {"either cfg_scale or omega, got both"});
@@ -258,7 +258,7 @@ TEST(Engine, ResolvesWhatWasLeftOpen) {
   EXPECT_EQ(resolved[0].sampler, "heun");
   EXPECT_EQ(resolved[0].dtype, "fp32");
   EXPECT_EQ(resolved[0].eta, 0);
-  EXPECT_EQ(resolved[0].clip, 0);
+  EXPECT_EQ(resolved[0].clamp, 0);
   EXPECT_EQ(resolved[0].cfg_from, 0);
   EXPECT_EQ(resolved[0].cfg_to, 1);
 }

@@ -22,7 +22,7 @@ Origin origin() {
   o.request.cfg_scale = 2;
   o.request.cfg_from = 0;
   o.request.cfg_to = 1;
-  o.request.clip = 0;
+  o.request.clamp = 0;
   o.request.width = 64;
   o.request.height = 64;
   o.request.dtype = "fp32";
@@ -69,6 +69,15 @@ TEST(Metadata, RoundTripThroughAPicture) {
   EXPECT_EQ(read.model, made.model);
   EXPECT_EQ(read.model_hash, made.model_hash);
   EXPECT_EQ(read.version, made.version);
+}
+
+TEST(Metadata, PicturesFromWhenClampWasCalledClip) {
+  std::vector<io::TextEntry> text = metadata_of(origin());
+  const std::string now = R"("clamp":0.0)";
+  ASSERT_NE(text[1].text.find(now), std::string::npos) << text[1].text;
+  text[1].text.replace(text[1].text.find(now), now.size(), R"("clip":1.5)");
+  EXPECT_EQ(origin_of(text, "p.png").request.clamp, 1.5);
+  EXPECT_EQ(request_from_json(R"({"clip": 2})", "state").clamp, 2);
 }
 
 TEST(Metadata, PicturesOfOthers) {

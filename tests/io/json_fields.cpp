@@ -31,6 +31,7 @@ struct Options {
   std::optional<std::string> sampler;
   std::optional<bool> grid;
   std::int64_t passing = 5;
+  std::optional<double> clamp;
   Network network;
 
   template <class Visit>
@@ -45,6 +46,7 @@ struct Options {
     visit(Field{.name = "sampler", .help = "?"}, sampler);
     visit(Field{.name = "grid", .help = "?"}, grid);
     visit(Field{.name = "passing", .help = "?", .saved = false}, passing);
+    visit(Field{.name = "clamp", .help = "?", .formerly = "clip"}, clamp);
     visit(Field{.name = "network", .help = "?"}, network);
   }
 };
@@ -57,6 +59,15 @@ std::string error_of(std::string_view text) {
     return error.what();
   }
   return "no error";
+}
+
+TEST(JsonFields, AFormerNameIsReadAndNotWritten) {
+  Options options;
+  EXPECT_EQ(read_json(R"({"clip": 2.5})", options, "c.json"), std::set<std::string>{"clamp"});
+  EXPECT_EQ(options.clamp, 2.5);
+  EXPECT_NE(write_json(options).find(R"("clamp":2.5)"), std::string::npos);
+  EXPECT_EQ(write_json(options).find("clip"), std::string::npos);
+  EXPECT_EQ(error_of(R"({"clip": 1, "clamp": 1})"), "c.json: clamp: expected once, got it as clip as well");
 }
 
 TEST(JsonFields, ReadsEveryKind) {

@@ -70,7 +70,7 @@ SamplerOptions options_of(const safetensors::File& file) {
                          .t_start = number(file, "t_start", 1),
                          .t_end = number(file, "t_end", 0),
                          .shift = number(file, "shift", 1)};
-  if (!text(file, "clip").empty()) options.clip = number(file, "clip", 0);
+  if (!text(file, "clip").empty()) options.clamp = number(file, "clip", 0);
   return options;
 }
 
