@@ -1,6 +1,6 @@
-"""Builds libpom.so with cmake against the torch of the environment and puts it into the wheel (pyproject.toml
-has the rest). Where torch, cmake or a compiler is missing the wheel is pure Python, and runs on plain torch
-operations.
+"""Builds libpom.so and the program pom with cmake against the torch of the environment and puts them into the
+wheel (pyproject.toml has the rest). Where torch, cmake or a compiler is missing the wheel is pure Python, and
+runs on plain torch operations; where CLI11 is missing there is no program, and where toml++ is, no training.
 
 LIBPOM_REQUIRE_EXTENSION=1   what is missing is an error
 LIBPOM_DISABLE_EXTENSION=1   pure Python in any case
@@ -10,6 +10,7 @@ CMAKE_ARGS="-D..."           further arguments for cmake
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "pip"
+PROGRAM = "pom"
+MADE = ("libpom.so", "libpom_program.so", PROGRAM)
 sys.path.insert(0, str(ROOT / "python" / "packaging"))
 import torch_of_environment as environment  # noqa: E402
 
@@ -53,9 +56,10 @@ REASON = missing()
 def configure(torch: environment.Torch) -> list[str]:
     """The cmake command; from scratch where an earlier build was of another torch or generator."""
     command = ["cmake", "-S", str(ROOT), "-B", str(BUILD), f"-DTorch_DIR={torch.cmake}"]
-    command += ["-DCMAKE_BUILD_TYPE=Release", "-DPOM_TESTS=OFF", "-DPOM_BENCH=OFF", "-DPOM_CLI=OFF"]
-    command += ["-DPOM_TRAIN=OFF"]  # which has no Python face
-    command += ["-DCMAKE_SKIP_RPATH=ON"]  # torch's libraries are in the process before ours
+    command += ["-DCMAKE_BUILD_TYPE=Release", "-DPOM_TESTS=OFF", "-DPOM_BENCH=OFF"]
+    # torch's libraries are in the process before ours; for the program libpom_program.py names their folders.
+    command += ["-DCMAKE_SKIP_RPATH=ON"]
+    command += ["-DCMAKE_PLATFORM_NO_VERSIONED_SONAME=ON"]  # a wheel has no links, so one file has one name
     if ninja := shutil.which("ninja"):
         command += ["-G", "Ninja"]
     command += shlex.split(os.environ.get("CMAKE_ARGS", ""))
@@ -67,21 +71,30 @@ def configure(torch: environment.Torch) -> list[str]:
     return command
 
 
-def build_library() -> Path:
-    build = ["cmake", "--build", str(BUILD), "--target", "pom"]
+def run(command: list[str], **options: object) -> str:
+    done = subprocess.run(command, text=True, **options)
+    print(done.stdout or "", end="")
+    if done.returncode != 0:
+        raise SystemExit(
+            f"libpom: {shlex.join(command)} failed. The lines above say why; LIBPOM_DISABLE_EXTENSION=1 "
+            "installs the package without the library."
+        )
+    return done.stdout or ""
+
+
+def build_library() -> list[str]:
+    """Leaves the files of MADE in BUILD, as many as can be made; returns what cmake has left out, and why."""
+    build = ["cmake", "--build", str(BUILD)]
     build += ["--parallel", os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count())]
-    for command in (configure(environment.check()), build):
-        if subprocess.run(command).returncode != 0:
-            raise SystemExit(
-                f"libpom: {shlex.join(command)} failed. The lines above say why; LIBPOM_DISABLE_EXTENSION=1 "
-                "installs the package without the library."
-            )
-    return BUILD / "libpom.so"
+    said = run(configure(environment.check()), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    (BUILD / PROGRAM).unlink(missing_ok=True)  # of an earlier build, when this one may have none
+    run(build)
+    return re.findall(r"libpom: (.* left out: .*)", said)
 
 
 class BuildWithLibrary(build_py):
-    """Python files as ever, then libpom/lib: the library, and build.json that says what it is for or why it
-    is not."""
+    """Python files as ever, then libpom/lib: the library, the program, and build.json that says what they are
+    for or why they are not."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -97,12 +110,15 @@ class BuildWithLibrary(build_py):
             print(f"libpom: without libpom.so, on plain torch operations: {REASON}", file=sys.stderr)
             note = {"reason": REASON}
         else:
-            shutil.copy(build_library(), folder / "libpom.so")
-            note = {"torch": environment.find().version}
+            left_out = build_library()
+            there = MADE if (BUILD / PROGRAM).is_file() else ("libpom.so",)
+            for name in there:
+                shutil.copy(BUILD / name, folder / name)
+            note = {"torch": environment.find().version, "left_out": left_out}
         (folder / "build.json").write_text(json.dumps(note) + "\n")
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        made = [Path(self.build_lib, "libpom", "lib", name) for name in ("libpom.so", "build.json")]
+        made = [Path(self.build_lib, "libpom", "lib", name) for name in (*MADE, "build.json")]
         return super().get_outputs(include_bytecode) + [str(path) for path in made if path.is_file()]
 
 
@@ -118,7 +134,9 @@ class SourcesOfBoth(sdist):
     """The C++ side and the build's own files go along."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        more = [path for room in ("cmake", "pom", "python/packaging") for path in Path(room).rglob("*.*")]
+        more = [
+            path for room in ("cli", "cmake", "pom", "python/packaging") for path in Path(room).rglob("*.*")
+        ]
         more = [str(path) for path in more if path.is_file() and path.suffix != ".pyc"]
         super().make_release_tree(base_dir, sorted({*files, "CMakeLists.txt", *more}))
 

@@ -71,4 +71,10 @@ def serves(device: torch.device) -> bool:
     return device.type in _devices
 
 
+def build() -> dict[str, str]:
+    """What the library says of itself: version, line, torch, cpu, cuda_kernels. Nothing where there is none,
+    or one of before it could say."""
+    return dict(torch.ops.pom.build()) if path is not None and hasattr(torch.ops.pom, "build") else {}
+
+
 _load()

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 
 from .errors import fail
+from .state import MixerState
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -86,6 +87,20 @@ def _mask_values(op: str, mask: torch.Tensor) -> None:
         return
     if not ok:
         fail(f"{op}: mask", "bool or only the values 0 and 1", f"others in a tensor of {mask.dtype}")
+
+
+def state(op: str, state: MixerState, batch: int, features: int) -> None:
+    """A state of so many sequences and of a layer with so many features."""
+    if not isinstance(state, MixerState):
+        hint = ": MixerState.from_state_dict makes one of it" if isinstance(state, dict) else ""
+        want = "a MixerState, as init_state, summarize and step give it"
+        fail(f"{op}: state", want, ("None" if state is None else f"a {type(state).__name__}") + hint)
+    if tuple(state.sum.shape) != (batch, features):
+        fail(f"{op}: state", f"({batch}, {features}), batch and features", shape(state.sum))
+    has_shape(op, "state.count", state.count, (batch,), "one for each sequence")
+    if (window := state.window) is not None:
+        has_shape(op, "state.ring_sum", state.ring_sum, (batch, window, features), "the blocks of its window")
+        has_shape(op, "state.ring_count", state.ring_count, (batch, window), "the blocks of its window")
 
 
 def masks(

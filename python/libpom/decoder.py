@@ -114,6 +114,8 @@ class Decoder:
         if len(states) != len(self.blocks):
             fail("Decoder.load: states", f"{len(self.blocks)}, one of each block", len(states))
         for state in states:
+            if not isinstance(state, MixerState):
+                fail("Decoder.load: states", "a MixerState of each block", type(state).__name__)
             if state.window is not None or state.sum.shape != self._sums.shape[1:]:
                 want = f"sums of shape {tuple(self._sums.shape[1:])} without a window"
                 fail("Decoder.load: states", want, f"{tuple(state.sum.shape)}, window {state.window}")

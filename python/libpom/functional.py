@@ -87,7 +87,7 @@ def mixer(
     `libpom.block_causal(K, window)`. With cu_seqlens (queries) and cu_seqlens_k (context; the same when left
     out) sequences are packed: (total_q, k*D) and (total_k, k*D).
     """
-    tensor, block, window = masks.resolve("mixer", mask)
+    tensor, block, window = masks.resolve("mixer", mask, se, ho)
     cu_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     return _call("mixer", ho, ho, se, order, tensor, block, window, cu_seqlens, cu_k)
 
@@ -108,7 +108,7 @@ def mixer_layer(
 ) -> Tensor:
     """The whole layer, projections included: xq (B, m, d), xc (B, n, d) -> (B, m, d). Masks and packing as in
     mixer; pass the same tensor as xq and xc for self-mixing."""
-    tensor, block, window = masks.resolve("mixer_layer", mask)
+    tensor, block, window = masks.resolve("mixer_layer", mask, xq, xc)
     cu_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     weights = (ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias)
     return _call("mixer_layer", xq, xq, xc, *weights, order, tensor, block, window, cu_seqlens, cu_k)

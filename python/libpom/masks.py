@@ -58,15 +58,31 @@ def _valid(mask: CausalMask) -> CausalMask:
 Mask = torch.Tensor | CausalMask | None
 
 
-def resolve(op: str, mask: Mask) -> tuple[torch.Tensor | None, int, int]:
+def resolve(
+    op: str, mask: Mask, query: torch.Tensor, context: torch.Tensor
+) -> tuple[torch.Tensor | None, int, int]:
     """What an operator takes: (mask tensor or None, block or 0, window or 0)."""
     if mask is None:
         return None, 0, 0
     if isinstance(mask, CausalMask):
         return None, _valid(mask).block, mask.window or 0
     if isinstance(mask, torch.Tensor):
+        _refuse_square(op, mask, query, context)
         return mask, 0, 0
     raise Error(
         f"{op}: mask: expected None, a (batch, context) or (batch, query, context) tensor, libpom.causal or "
         f"libpom.block_causal(K, window=None), got {mask!r}"
     )
+
+
+def _refuse_square(op: str, mask: torch.Tensor, query: torch.Tensor, context: torch.Tensor) -> None:
+    """A (m, n) mask for all sequences, as attention takes it, is none here: two dimensions are (B, n)."""
+    if mask.dim() != 2 or query.dim() != 3 or context.dim() != 3 or mask.shape[0] == query.shape[0]:
+        return
+    (batch, m, _), n = query.shape, context.shape[1]
+    if mask.shape[0] == m and mask.shape[1] == n:
+        raise Error(
+            f"{op}: mask: expected ({batch}, {n}) for keys or ({batch}, {m}, {n}) for queries and keys, "
+            f"got ({m}, {n}): if every token sees those before it, use mask=libpom.causal; "
+            f"else mask.expand({batch}, {m}, {n})"
+        )

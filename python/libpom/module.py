@@ -8,7 +8,7 @@ import difflib
 import torch
 from torch import Tensor, nn
 
-from . import functional, masks, reference
+from . import checks, functional, masks, reference
 from .errors import Error, fail
 from .state import MixerState
 
@@ -115,10 +115,14 @@ class PoM(nn.Module):
             cu_seqlens: int32 or int64 cumulative lengths (S + 1) of packed sequences, as flash-attn has them.
             cu_seqlens_k: those of the context when xc is given.
         """
+        packed = cu_seqlens is not None or cu_seqlens_k is not None
+        self._check_tokens("PoM", "x" if xc is None else "xq", xq, packed)
         if xc is None:
             xc = xq
-        elif cu_seqlens is not None and cu_seqlens_k is None:
-            fail("mixer_layer: cu_seqlens_k", "cumulative lengths of the packed context xc", None)
+        else:
+            self._check_tokens("PoM", "xc", xc, packed)
+            if cu_seqlens is not None and cu_seqlens_k is None:
+                fail("PoM: cu_seqlens_k", "cumulative lengths of the packed context xc", None)
         if not self._plain():
             mixed = functional.mixer(
                 self.ho_proj(xc), self.se_proj(xq), self.order, mask, cu_seqlens, cu_seqlens_k
@@ -129,12 +133,21 @@ class PoM(nn.Module):
             self.ag_proj.weight, self.ag_proj.bias, self.order, mask, cu_seqlens, cu_seqlens_k,
         )  # fmt: skip
 
+    def _check_tokens(self, op: str, name: str, x: Tensor, packed: bool = False) -> None:
+        if not isinstance(x, Tensor):
+            fail(f"{op}: {name}", "a tensor (batch, tokens, width)", type(x).__name__)
+        # An adapter in a projection's place may take another width.
+        if x.dim() != (2 if packed else 3) or (x.shape[-1] != self.dim and self._plain()):
+            want = f"(total tokens, {self.dim}) with cu_seqlens" if packed else f"(batch, tokens, {self.dim})"
+            fail(f"{op}: {name}", want, checks.shape(x))
+
     # --- the recurrent form ---
 
     def _check_state(self, op: str, x: Tensor, state: MixerState) -> None:
-        want = (x.shape[0], self.order * self.order_expand * self.dim)
-        if tuple(state.sum.shape) != want:
-            fail(f"{op}: state", f"{want}, batch and features", tuple(state.sum.shape))
+        checks.state(op, state, x.shape[0], self.order * self.order_expand * self.dim)
+        if state.sum.dtype != reference.accumulator(x.dtype) or state.sum.device != x.device:
+            want = f"{reference.accumulator(x.dtype)} on {x.device}, for tokens of {x.dtype}"
+            fail(f"{op}: state", want, f"{state.sum.dtype} on {state.sum.device}")
 
     def init_state(self, batch: int, window: int | None = None) -> MixerState:
         """The state of `batch` sequences before their first token. With a window of W, each step sees its own
@@ -151,6 +164,7 @@ class PoM(nn.Module):
         """The state after one more block of context (B, n, d); `mask` (B, n) leaves padding out. For a
         context that many queries read (a prompt, one half of a sequence) this is all that need be kept of
         it."""
+        self._check_tokens("summarize", "xc", xc)
         state = self.init_state(xc.shape[0]) if state is None else state
         self._check_state("summarize", xc, state)
         if is_plain(self.ho_proj):
@@ -161,6 +175,7 @@ class PoM(nn.Module):
 
     def select(self, xq: Tensor, state: MixerState) -> Tensor:
         """What queries (B, m, d) read from a state, which stays as it is."""
+        self._check_tokens("select", "xq", xq)
         self._check_state("select", xq, state)
         H = reference.mean(state.sum, state.count)
         se, ag = self.se_proj, self.ag_proj
@@ -180,6 +195,7 @@ class PoM(nn.Module):
     def step_causal(self, x: Tensor, state: MixerState | None = None) -> tuple[Tensor, MixerState]:
         """Takes tokens (B, n, d) that see themselves and what came before: forward with `causal`, in pieces.
         With a window each token is a block."""
+        self._check_tokens("step_causal", "x", x)
         state = self.init_state(x.shape[0]) if state is None else state
         self._check_state("step_causal", x, state)
         if state.ring_sum is not None:

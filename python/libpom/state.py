@@ -65,6 +65,8 @@ class MixerState:
 
     def merge(self, other: "MixerState") -> "MixerState":
         """The state of this state's tokens followed by those of `other`, whose summary began empty."""
+        if not isinstance(other, MixerState):
+            fail("merge: other", "a MixerState", type(other).__name__)
         if self.window != other.window or self.sum.shape != other.sum.shape:
             fail("merge: other", f"a state of shape {tuple(self.sum.shape)} and window {self.window}",
                  f"{tuple(other.sum.shape)} and window {other.window}")  # fmt: skip
@@ -119,8 +121,9 @@ class MixerState:
     @staticmethod
     def from_state_dict(tensors: dict[str, Tensor]) -> "MixerState":
         """The state that state_dict, here or in C++, was made of."""
-        if set(tensors) != {"sums", "counts", "window"}:
-            fail("from_state_dict: tensors", "sums, counts and window", sorted(tensors))
+        if not isinstance(tensors, dict) or set(tensors) != {"sums", "counts", "window"}:
+            got = sorted(tensors) if isinstance(tensors, dict) else type(tensors).__name__
+            fail("from_state_dict: tensors", "a dict of sums, counts and window", got)
         sums, counts, window = tensors["sums"], tensors["counts"], int(tensors["window"])
         kept = sums.shape[1] if sums.dim() == 3 else -1
         if not (kept == 1 if window == 0 else 0 <= kept <= window):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import libpom
+from libpom.engine import RequestFields
 from reference_dipom import ReferenceDiPoM
 
 NETWORK = {"dim": 32, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
@@ -83,6 +85,59 @@ def test_resolve_draws_nothing_but_the_seed(engine):
     assert [r["class"] for r in engine.resolve(**{"class": 1})] == ["star"]
 
 
+def test_keywords_are_those_of_the_library(extension):
+    """A field is declared in pom/generate/request.h and in RequestFields: names and types are the same."""
+    ours = typing.get_type_hints(RequestFields)
+    assert {"class_", "size"} <= set(ours)
+    theirs = torch.ops.pom.request_fields()
+    assert set(ours) - {"class_", "size"} == set(theirs)
+    plain = {"int": int | None, "float": float | None, "bool": bool | None}
+    for field, kind in theirs.items():
+        if kind in plain:
+            assert ours[field] == plain[kind], field
+        elif kind == "str":
+            assert str in typing.get_args(ours[field]), field
+        else:  # the choices
+            choices = [typing.get_args(part) for part in typing.get_args(ours[field])]
+            assert tuple(kind.split(" | ")) in choices, field
+
+
+def test_sizes_and_dtypes(engine):
+    for size, want in (
+        (12, (12, 12)),
+        ("12", (12, 12)),
+        ("12x8", (12, 8)),
+        ((12, 8), (12, 8)),
+        ([8, 12], (8, 12)),
+    ):
+        (request,) = engine.resolve(class_="star", size=size)
+        assert (request["width"], request["height"]) == want
+    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float32, "fp32"), ("fp64", "fp64")):
+        assert engine.resolve(class_="star", dtype=dtype)[0]["dtype"] == name
+
+
+def test_numpy(engine):
+    pictures, requests = engine.sample(class_="star", seed=7, steps=2, output="numpy")
+    assert type(pictures).__name__ == "ndarray" and pictures.shape == (1, 16, 16, 3)
+    assert torch.equal(torch.from_numpy(pictures), engine.sample(**requests[0], output="torch")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("guidance_scale", "use cfg_scale"),
+        ("num_inference_steps", "use steps"),
+        ("num_images_per_prompt", "use count"),
+        ("generator", "use seed"),
+        ("negative_prompt", "no negative prompts yet"),
+    ],
+)
+def test_the_names_of_diffusers(engine, name, hint):
+    for call in (engine.sample, engine.resolve):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no keyword '{name}': .*{hint}"):
+            call(class_="star", **{name: 1})
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -101,6 +156,15 @@ def test_resolve_draws_nothing_but_the_seed(engine):
         ({"steps": "é" * 80}, ["steps: expected an integer", "é…"]),
         ({"batch": -1}, ["batch", "-1"]),
         ({"clip": 1.0}, ["clip: expected its new name, clamp"]),
+        ({"output": "pil"}, ["output", '"torch" or "numpy"', "'pil'"]),
+        ({"size": "64 by 64"}, ["size", "64x48", "'64 by 64'"]),
+        ({"size": (64, 64, 3)}, ["size", "(64, 48)", "(64, 64, 3)"]),
+        ({"size": True}, ["size", "True"]),
+        ({"size": ("a", 4)}, ["width", "an integer"]),
+        ({"size": 64, "width": 64}, ["size", "either size, or width and height", "both"]),
+        ({"dtype": torch.int8}, ["dtype", "torch.bfloat16", "torch.int8"]),
+        ({"dtype": "bfloat16"}, ["dtype", "bf16", "bfloat16"]),
+        ({"steps": torch.float32}, ["steps", "torch.float32"]),
     ],
 )
 def test_mistakes(engine, request_, words):

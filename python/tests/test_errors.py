@@ -124,7 +124,7 @@ def test_devices_are_not_mixed():
 def test_mistakes_of_steps(backend):
     pom = libpom.PoM(8, 2, 1)
     for op, argument, call in (
-        ("mixer_summary", "xc", lambda: pom.step(T(2, 8))),
+        ("summarize", "xc", lambda: pom.step(T(2, 8))),
         ("mixer_summary", "xc", lambda: pom.step(T(2, 0, 8))),
         ("mixer_summary", "mask", lambda: pom.summarize(T(2, 4, 8), mask=torch.ones(2, 5))),
         ("summarize", "state", lambda: pom.step(T(2, 4, 8), pom.init_state(3))),
@@ -134,6 +134,92 @@ def test_mistakes_of_steps(backend):
     ):
         with pytest.raises(libpom.Error, match=rf"^{op}: {argument}: expected .+, got .+"):
             call()
+
+
+def test_another_width_is_said_in_the_words_of_the_layer(backend):
+    pom, x, flat = libpom.PoM(64), T(2, 10, 32), T(10, 32)
+    for where, want, got, call in (
+        ("PoM: x", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom(x)),
+        ("PoM: x", "(batch, tokens, 64)", "(10, 64)", lambda: pom(T(10, 64))),
+        ("PoM: xc", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom(T(2, 3, 64), x)),
+        ("PoM: xq", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom(x, T(2, 3, 64))),
+        ("PoM: x", "(total tokens, 64) with cu_seqlens", "(10, 32)", lambda: pom(flat, cu_seqlens=cu(0, 10))),
+        ("PoM: x", "a tensor (batch, tokens, width)", "list", lambda: pom([1.0])),
+        ("summarize: xc", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom.step(x)),
+        ("select: xq", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom.select(x, pom.init_state(2))),
+        ("step_causal: x", "(batch, tokens, 64)", "(2, 10, 32)", lambda: pom.step_causal(x)),
+    ):
+        with pytest.raises(libpom.Error) as caught:
+            call()
+        assert str(caught.value) == f"{where}: expected {want}, got {got}"
+
+
+def test_an_adapter_may_take_another_width(backend):
+    """What stands in a projection's place says itself what it takes."""
+    pom = libpom.PoM(8, 2, 1)
+    pom.ho_proj = torch.nn.Sequential(torch.nn.Linear(6, 16))
+    assert pom(T(2, 5, 8), T(2, 7, 6)).shape == (2, 5, 8)
+
+
+def test_masks_as_attention_has_them_are_told_of_ours(backend):
+    pom, square = libpom.PoM(8, 2, 1), torch.ones(5, 5).tril().bool()
+    want = (
+        "mask: expected (2, 5) for keys or (2, 5, 5) for queries and keys, got (5, 5): if every token sees "
+        "those before it, use mask=libpom.causal; else mask.expand(2, 5, 5)"
+    )
+    for op, call in (
+        ("mixer_layer", lambda: pom(T(2, 5, 8), mask=square)),
+        ("mixer", lambda: libpom.mixer(T(2, 5, 8), T(2, 5, 8), 2, square)),
+    ):
+        with pytest.raises(libpom.Error) as caught:
+            call()
+        assert str(caught.value) == f"{op}: {want}"
+    x = T(2, 5, 8)
+    torch.testing.assert_close(pom(x, mask=square.expand(2, 5, 5)), pom(x, mask=libpom.causal))
+
+
+def broken(state, **parts):
+    return libpom.MixerState(**(vars(state) | parts))
+
+
+@pytest.mark.parametrize("op", ["select", "step", "step_causal"])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda pom: pom.init_state(2).state_dict(), ["a MixerState", "a dict", "from_state_dict"]),
+        (lambda pom: pom.step(T(2, 4, 8)), ["a MixerState", "a tuple"]),
+        (lambda pom: pom.init_state(2).sum, ["a MixerState", "a Tensor"]),
+        (lambda pom: pom.init_state(3), ["(2, 16), batch and features", "(3, 16)"]),
+        (lambda pom: libpom.PoM(8, 3, 1).init_state(2), ["(2, 16), batch and features", "(2, 24)"]),
+        (lambda pom: libpom.PoM(8, 2, 1).double().init_state(2), ["torch.float32 on cpu", "torch.float64"]),
+        (lambda pom: libpom.PoM(8, 2, 1, device="meta").init_state(2), ["float32 on cpu", "on meta"]),
+        (lambda pom: broken(pom.init_state(2), count=torch.zeros(3)), ["state.count", "(2)", "(3)"]),
+        (
+            lambda pom: broken(pom.init_state(2, window=3), ring_count=torch.zeros(2, 4)),
+            ["state.ring_count", "(2, 3)", "(2, 4)"],
+        ),
+    ],
+)
+def test_wrong_states(backend, op, make, words):
+    pom = libpom.PoM(8, 2, 1)
+    with pytest.raises(libpom.Error, match=r"^\w+: state[\w.]*: expected .+, got .+") as caught:
+        getattr(pom, op)(T(2, 4, 8), make(pom))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_no_state():
+    """Where one must be: `step` begins without."""
+    pom = libpom.PoM(8, 2, 1)
+    with pytest.raises(libpom.Error, match=r"^select: state: expected a MixerState, .*, got None$"):
+        pom.select(T(2, 4, 8), None)
+    with pytest.raises(libpom.Error, match=r"^merge: other: expected a MixerState, got NoneType$"):
+        pom.init_state(2).merge(None)
+    with pytest.raises(libpom.Error, match=r"^from_state_dict: tensors: expected a dict .*, got list$"):
+        libpom.MixerState.from_state_dict([])
+    with pytest.raises(
+        libpom.Error, match=r"^Decoder.load: states: expected a MixerState of each block, got dict$"
+    ):
+        libpom.Decoder([libpom.Polymorpher(8)], batch=1).load([{}])
 
 
 def test_mistakes_of_the_dispatcher(extension):

@@ -29,6 +29,19 @@ def test_disabled():
     assert "extension none: LIBPOM_DISABLE_EXTENSION is set" in done.stdout
 
 
+def test_what_the_library_has(extension):
+    """In its own words: a build without CUDA kernels does not claim them, though it takes CUDA tensors."""
+    done = python("-m", "libpom", LIBPOM_LIBRARY=os.environ["LIBPOM_LIBRARY"], POM_CPU_ISA="base")
+    assert done.returncode == 0, done.stderr
+    about = torch.ops.pom.build()
+    built_for = torch.__version__.split("+")[0]
+    assert f"libpom {libpom.__version__} (" in done.stdout and f"for torch {built_for}," in done.stdout
+    assert "CPU kernels base," in done.stdout
+    assert ("no CUDA kernels" in done.stdout) == (about["cuda_kernels"] == "no")
+    if torch.version.cuda is None:  # no kernels can be linked
+        assert about["cuda_kernels"] == "no" and "torch     " in done.stdout and ", CPU only," in done.stdout
+
+
 def test_named_library_must_exist(tmp_path):
     done = python("-m", "libpom", LIBPOM_LIBRARY=str(tmp_path / "none.so"))
     assert "libpom: LIBPOM_LIBRARY: expected the path of libpom.so, got" in done.stderr

@@ -42,7 +42,7 @@ def tree(tmp_path_factory):
     for name in ("CMakeLists.txt", "README.md", "LICENSE", "pyproject.toml", "setup.py"):
         if (ROOT / name).is_file():
             shutil.copy(ROOT / name, copy)
-    for name in ("cmake", "pom", "python"):
+    for name in ("cli", "cmake", "pom", "python"):
         shutil.copytree(
             ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "lib", "*.egg-info")
         )
@@ -57,15 +57,15 @@ def pip(tree, *arguments, **environment):
     return done.returncode, done.stdout + done.stderr
 
 
-def run_installed(target, code):
+def run_command(target, *command):
     env = {name: value for name, value in os.environ.items() if name != "LIBPOM_LIBRARY"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=target,
-        env=env | {"PYTHONPATH": str(target)},
-        capture_output=True,
-        text=True,
+    return subprocess.run(
+        command, cwd=target, env=env | {"PYTHONPATH": str(target)}, capture_output=True, text=True
     )
+
+
+def run_installed(target, code):
+    done = run_command(target, sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -91,9 +91,14 @@ def test_install(tree, tmp_path, isolation):
     assert status == 0, said
     assert not re.search(r"(?i)(collecting|downloading) torch", said), said
     assert re.search(r"filename=libpom-[\d.]+-py3-none-\w+_\w+\.whl", said), said
-    assert json.loads((tmp_path / "libpom/lib/build.json").read_text()) == {"torch": torch.__version__}
+    note = json.loads((tmp_path / "libpom/lib/build.json").read_text())
+    assert note == {"torch": torch.__version__, "left_out": []}
     file, extension = run_installed(tmp_path, PROGRAM).split()
     assert Path(file).parent == tmp_path / "libpom" and extension == "True"
+    command = [tmp_path / "bin/pom", "sample", "--model", ROOT / "assets/shapes64", "--class", "star"]
+    done = run_command(tmp_path, *command, "--steps", "2", "-o", tmp_path / "star.png")
+    assert done.returncode == 0 and (tmp_path / "star.png").is_file(), done.stderr
+    assert run_command(tmp_path, tmp_path / "bin/pom", "train", "--help").returncode == 0
 
 
 @asked
@@ -113,6 +118,11 @@ def test_install_without_the_library(tree, tmp_path):
     assert "py3-none-any.whl" in said
     assert not (tmp_path / "libpom/lib/libpom.so").exists()
     assert run_installed(tmp_path, PROGRAM).split()[1] == "False"
+    done = run_command(tmp_path, tmp_path / "bin/pom", "--version")
+    assert done.returncode == 1
+    assert (
+        "pom: the package was installed without its compiled parts: LIBPOM_DISABLE_EXTENSION" in done.stderr
+    )
 
 
 @asked
