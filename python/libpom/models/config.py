@@ -200,7 +200,7 @@ class SampleDefaults:
     cfg_scale: float = declared(1.0, least=0, most=1000)
     cfg_from: float = declared(0.0, least=0, most=1)
     cfg_to: float = declared(1.0, least=0, most=1)
-    clip: float = declared(0.0, least=0, most=1000)
+    clamp: float = declared(0.0, least=0, most=1000, formerly="clip")
     eta: float = declared(0.0, least=0, most=1)
     frames: int = declared(0, least=0, most=1e9)
     fps: float = declared(0.0, least=0, most=1000)

@@ -24,10 +24,11 @@ def declared(
     least: float = -math.inf,
     most: float = math.inf,
     element: type | None = None,
+    formerly: str = "",
 ) -> T:
-    """A field of a dataclass: `element` is the type of a tuple's values. The choices of a name are those of
-    its annotation, a Literal."""
-    rules = {"least": least, "most": most, "element": element}
+    """A field of a dataclass: `element` is the type of a tuple's values, `formerly` a name that files may still
+    have. The choices of a name are those of its annotation, a Literal."""
+    rules = {"least": least, "most": most, "element": element, "formerly": formerly}
     return dataclasses.field(default=default, metadata=rules)  # type: ignore[return-value]
 
 
@@ -106,11 +107,17 @@ def _take(field: "dataclasses.Field[Any]", value: object, where: str) -> Any:
 def updated(config: T, tree: Mapping[str, Any], source: str, prefix: str = "") -> T:
     """A copy of a dataclass of fields with what a JSON object says; `source` begins the messages."""
     fields = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+    former = {
+        field.metadata["formerly"]: name for name, field in fields.items() if field.metadata.get("formerly")
+    }
     values: dict[str, Any] = {}
-    for key, value in tree.items():
+    for given, value in tree.items():
+        key = former.get(given, given)
         where = f"{source}: {prefix}{key}"
         if key not in fields:
             raise Error(f"{source}: {prefix}{_shown(key)[1:-1]}: unknown field{suggestion(key, fields)}")
+        if key in values:
+            raise Error(f"{where}: expected once, got it as {_shown(given)[1:-1]} as well")
         inner = getattr(config, key)
         if not dataclasses.is_dataclass(inner):
             values[key] = _take(fields[key], value, where)

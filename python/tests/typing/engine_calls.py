@@ -12,7 +12,7 @@ engine = libpom.Engine(Path("model"), device=torch.device("cpu"))
 pictures, requests = engine.sample(class_="star", seed=7, count=2, steps=10, cfg_scale=2, sampler="heun")
 pictures, _ = engine.sample(class_=["star", 3], size=(64, 48), dtype=torch.bfloat16, output="torch")
 pictures, _ = engine.sample(class_=range(3), size="64x48", dtype="bf16", omega="auto", batch=4)
-pictures, _ = engine.sample(size=64, omega=1.5, width=None, eta=0, clip=1.0, cfg_from=0.5, cfg_to=1, shift=3)
+pictures, _ = engine.sample(size=64, omega=1.5, width=None, eta=0, clamp=1.0, cfg_from=0.5, cfg_to=1, shift=3)
 again, _ = engine.sample(**requests[0])
 shape: torch.Size = pictures.shape
 array: np.ndarray = engine.sample(class_="star", output="numpy")[0]
