@@ -26,8 +26,8 @@ def declared(
     element: type | None = None,
     formerly: str = "",
 ) -> T:
-    """A field of a dataclass: `element` is the type of a tuple's values, `formerly` a name that files may still
-    have. The choices of a name are those of its annotation, a Literal."""
+    """A field of a dataclass: `element` is the type of a tuple's values, `formerly` a name that files may
+    still have. The choices of a name are those of its annotation, a Literal."""
     rules = {"least": least, "most": most, "element": element, "formerly": formerly}
     return dataclasses.field(default=default, metadata=rules)  # type: ignore[return-value]
 
