@@ -68,9 +68,8 @@ def tool(tmp_path_factory):
     program = tmp_path_factory.mktemp("tool") / "safetensors_tool"
     sources = [
         ROOT / "tests/tools/safetensors_tool.cpp",
-        ROOT / "pom/base/failpoint.cpp",
-        ROOT / "pom/io/atomic_file.cpp",
-        ROOT / "pom/io/json_header.cpp",
+        *(ROOT / f"pom/base/{name}.cpp" for name in ("failpoint", "shown")),
+        *(ROOT / f"pom/io/{name}.cpp" for name in ("atomic_file", "folder_swap", "json_header", "read_file")),
     ]
     sources += sorted((ROOT / "pom/io").glob("safetensors*.cpp"))
     compiler = os.environ.get("CXX", "c++")
