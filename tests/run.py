@@ -4,9 +4,10 @@ totals.
     .venv/bin/python tests/run.py [--preset release] [--all] [part ...]
 
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
-so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS). With $CI=true
-`pip install .` is tried as well ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA
-kernels where nvcc is not installed; tests/gpu.py runs it. Plain Python, no packages.
+so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS).
+`make test-all` runs more: --all compiles every file alone and the kernels as they ship, and `pip install .` is
+tried ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA kernels where nvcc is not
+installed; tests/gpu.py runs it. Plain Python, no packages.
 """
 
 import argparse
@@ -29,7 +30,6 @@ CXX_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 KERNEL_TARGETS = ["pom_kernels_portable", "pom_kernel_programs", "pom_kernels_hopper"]
 ALL_KERNEL_TARGETS = ["pom_kernels_compiled", "pom_kernel_programs"]
 KERNEL_SECONDS = 480  # what is not compiled by then is counted as skipped
-IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 @dataclass
@@ -53,8 +53,6 @@ class Suite:
         self.reports = self.build / "reports"
         self.environment = os.environ | {"PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}"}
         self.environment.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # the Makefile says why
-        if IN_CI:
-            self.environment.setdefault("LIBPOM_TEST_PIP", "1")
         self.jobs = os.environ.get("JOBS") or str(len(os.sched_getaffinity(0)))
 
     def run(self, *command: str | Path, **environment: str) -> int:
@@ -128,6 +126,7 @@ class Suite:
         report = self.fresh_folder("python") / "cases.xml"
         status = self.run(
             *(sys.executable, "-m", "pytest", "python/tests", "-q", f"--junitxml={report}"),
+            *("-n", self.jobs, "--dist", "loadfile"),  # a file's tests share what they set up
             LIBPOM_LIBRARY=str(self.build / "libpom.so"),
             LIBPOM_REQUIRE_EXTENSION="1",
             PYTHONPATH="python",

@@ -1,5 +1,6 @@
 """`pip install .` in a copy of the tree, by the pip of this environment: the library is built against this
-torch, no other is downloaded, and the installed package runs. Minutes; $LIBPOM_TEST_PIP=1 asks for it."""
+torch, no other is downloaded, and the installed package runs. What builds the library takes minutes:
+$LIBPOM_TEST_PIP=1 asks for it, as `make test-all` does."""
 
 import importlib.util
 import json
@@ -101,8 +102,6 @@ def test_install(tree, tmp_path, isolation):
     assert run_command(tmp_path, tmp_path / "bin/pom", "train", "--help").returncode == 0
 
 
-@asked
-@pytest.mark.slow
 def test_install_without_the_library(tree, tmp_path):
     status, said = pip(
         tree,
@@ -125,8 +124,6 @@ def test_install_without_the_library(tree, tmp_path):
     )
 
 
-@asked
-@pytest.mark.slow
 def test_another_torch_is_refused(tree, tmp_path):
     """Rather than letting pip replace it."""
     (tmp_path / "torch").mkdir()
