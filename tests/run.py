@@ -5,7 +5,7 @@ totals.
 
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
 so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS).
-`make test-all` runs more: --all compiles every file alone and the kernels as they ship, and `pip install .` is
+`make test-all` runs more: --all compiles every file alone and the kernels as they ship, `pip install .` is
 tried ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA kernels where nvcc is not
 installed; tests/gpu.py runs it. Plain Python, no packages.
 """
