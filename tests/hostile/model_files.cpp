@@ -67,7 +67,7 @@ TEST(HostileWords, EachIsRefusedForItsReason) {
       if (name.ends_with(".txt"))
         codecs::WordPieces::from_lines(bytes);
       else
-        generate::open_text(folder.path(), config);
+        generate::open_text(io::safetensors::Reader(place), config);
     });
   };
   for (const fs::path& file : files_of("words")) judge(file.filename(), bytes_in(file));
@@ -101,7 +101,7 @@ class Streams : public testing::Test {
     return weights;
   }
 
-  generate::VideoStream stream() { return {*network_, sampling_, "the model"}; }
+  generate::VideoStream stream() { return {*network_, sampling_, {"the model", "", 40}}; }
 
   // A true state, after one block.
   State made() {
