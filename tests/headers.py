@@ -52,7 +52,8 @@ def includes(torch: Path, made: Path) -> list[str]:
 def compile_alone(path: Path, flags: list[str]) -> tuple[Count, str]:
     name = path.relative_to(ROOT)
     words = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-fopenmp", *flags]
-    words += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Werror", "-DPOM_ISA=base"]
+    words += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Werror"]
+    words += ["-DPOM_ISA=base", f'-DPOM_TESTS_FOLDER="{ROOT}/tests"']
     if path.suffix == ".h":
         done = subprocess.run(
             [*words, "-x", "c++", "-"], input=f'#include "{name}"\n', capture_output=True, text=True

@@ -103,8 +103,9 @@ std::vector<CaptionedClip> clips_of_table(const fs::path& root, const fs::path& 
   std::vector<CaptionedClip> clips;
   for (std::size_t i = 1; i < rows.size(); ++i) {
     const std::string where = detail::concat(source, ": row ", i + 1);
-    check(rows[i].size() > std::max(file, caption), "captions: ", where, ": expected ", rows[0].size(),
-          " fields, got ", rows[i].size());
+    check(rows[i].size() > std::max(file, caption) && rows[i].size() <= rows[0].size(), "captions: ", where,
+          ": expected ", rows[0].size(), " fields, got ", rows[i].size(),
+          rows[i].size() > rows[0].size() ? "; a text with a comma stands in quotes" : "");
     clips.push_back(
         {within.file(rows[i][file], "captions: " + where), checked_caption(rows[i][caption], where)});
   }

@@ -108,7 +108,7 @@ class TestReport:
         with Image.open(tmp_path / "out/clips.png") as sheet:
             rows = 4 * 2 * 2  # two clips of a split, at two lengths
             assert sheet.height > rows * 96 and sheet.width > 4 * 96
-        is_usage_error(sprites(*words), "out/report.txt and 3 more files are there already", "-y")
+        is_usage_error(sprites(*words), "out/report.txt and 3 more files already exist; use -y")
         assert sprites(*words, "-y").returncode == 0
 
     def test_one_length_has_no_curve(self, sprites, tmp_path):

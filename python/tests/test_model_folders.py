@@ -174,7 +174,9 @@ def test_clips_without_a_text_encoder(tmp_path):
     with pytest.raises(libpom.Error, match=r"there is no text_encoder/model.safetensors in it"):
         models.load_text(tmp_path / "m")
     models.save(net, tmp_path / "m", text=words(), overwrite=True)
-    assert info(tmp_path / "m")["text"] == {"kind": "words", "words": 3, "limit": 9, "width": 10}
+    text = info(tmp_path / "m")["text"]
+    assert text.pop("vocabulary") == ["a", "red", "star"] and len(text.pop("sha256")) == 64
+    assert text == {"kind": "words", "words": 3, "limit": 9, "width": 10}
     models.save(net, tmp_path / "m", overwrite=True)  # the encoder that is there stays
     assert models.load_text(tmp_path / "m").vocabulary == ["a", "red", "star"]
 

@@ -21,7 +21,7 @@ namespace pom::hostile {
 
 namespace fs = std::filesystem;
 
-inline const fs::path folder_of_tests = fs::path(__FILE__).parent_path();
+inline const fs::path folder_of_tests = fs::path(POM_TESTS_FOLDER) / "hostile";
 inline const std::string accepted = "(accepted)";
 
 inline std::string bytes_in(const fs::path& path) {

@@ -14,7 +14,7 @@
 
 namespace pom::io {
 
-inline const std::filesystem::path tests_folder = std::filesystem::path(__FILE__).parent_path().parent_path();
+inline const std::filesystem::path tests_folder = POM_TESTS_FOLDER;
 
 // Each sample a hash of its place, so that all bits of 16 are used and nothing is where something else was.
 inline Image noisy_image(int width, int height, int channels, int bits) {

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = SafetensorsError::Kind;
 
-const fs::path tests = fs::path(__FILE__).parent_path().parent_path();
+const fs::path tests = POM_TESTS_FOLDER;
 
 std::string file_text(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
