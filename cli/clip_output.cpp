@@ -31,17 +31,10 @@ void check_place(const fs::path& path, bool replace) {
 
 }  // namespace
 
-ClipOutput::ClipOutput(const std::string& output, std::string_view name, bool replace) : path_(output) {
-  if (is_stdout()) {
-    if (::isatty(STDOUT_FILENO) != 0)
-      throw UsageError(
-          "--output: expected a pipe or a file behind -, which writes raw frames, got a terminal");
-    return;
-  }
-  if (output.empty()) path_ = "out/" + file_safe(name) + (io::clip_libraries().empty() ? ".gif" : ".mp4");
-  if (!path_.has_filename()) path_ = path_.parent_path();  // "frames/"
-  as_usage([&] { io::check_clip_name(path_); });
-  check_place(path_, replace);
+ClipOutput::ClipOutput(fs::path path, bool replace) : path_(std::move(path)) {
+  if (!is_stdout()) return check_place(path_, replace);
+  if (::isatty(STDOUT_FILENO) != 0)
+    throw UsageError("--output: expected a pipe or a file behind -, which writes raw frames, got a terminal");
 }
 
 void ClipOutput::open(const io::Image& frame) {
@@ -65,6 +58,7 @@ void ClipOutput::flush() {
 
 void ClipOutput::finish() {
   if (writer_) writer_->finish();
+  finished_ = true;
 }
 
 }  // namespace pom::cli

@@ -13,9 +13,8 @@ namespace pom::cli {
 
 class ClipOutput {
  public:
-  // `output` as -o has it; empty: out/{name}.mp4, or .gif where this build has no FFmpeg. Throws UsageError
-  // or pom::Error for what cannot be written to.
-  ClipOutput(const std::string& output, std::string_view name, bool replace);
+  // A file, a folder, or "-" for stdout. Throws UsageError or pom::Error for what cannot be written to.
+  ClipOutput(std::filesystem::path path, bool replace);
 
   bool is_stdout() const { return path_ == "-"; }
   const std::filesystem::path& path() const { return path_; }
@@ -25,6 +24,7 @@ class ClipOutput {
   void add(const io::Image& frame);
   void flush();
   void finish();  // where there was a frame
+  bool finished() const { return finished_; }
   std::int64_t frames() const { return writer_ ? writer_->frames() : 0; }
 
  private:
@@ -33,6 +33,7 @@ class ClipOutput {
   std::filesystem::path path_;
   io::ClipOptions options_;
   std::unique_ptr<io::ClipWriter> writer_;
+  bool finished_ = false;
 };
 
 }  // namespace pom::cli

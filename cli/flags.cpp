@@ -87,9 +87,23 @@ void parse_value(const Field& field, const std::string& text, std::vector<std::s
   for (const std::string& part : value) check_as_flag(field, std::string_view(part));
 }
 
+// "1,5,9" and "0-9".
 void parse_value(const Field& field, const std::string& text, std::vector<std::int64_t>& value) {
+  constexpr std::int64_t most = 1'000'000;  // of a range
   value.clear();
-  for (const std::string& part : split(text)) parse_value(field, part, value.emplace_back());
+  for (const std::string& part : split(text)) {
+    const std::size_t dash = part.find('-', 1);
+    if (dash == std::string::npos || part.starts_with('-')) {
+      parse_value(field, part, value.emplace_back());
+      continue;
+    }
+    std::int64_t first = 0, last = 0;
+    parse_value(field, part.substr(0, dash), first);
+    parse_value(field, part.substr(dash + 1), last);
+    if (last < first || last - first >= most) refuse(field, "a range such as 0-9", part);
+    for (std::int64_t i = first; i <= last; ++i) value.push_back(i);
+  }
+  if (value.empty()) refuse(field, "a whole number", text);
 }
 
 std::string default_text(const Field& field, std::int64_t value) {

@@ -8,7 +8,6 @@
 #include "cli/values.h"
 #include "pom/base/error.h"
 #include "pom/codecs/words.h"
-#include "pom/generate/clip_engine.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/model_files.h"
 #include "pom/generate/text_folder.h"
@@ -55,32 +54,20 @@ std::string text_summary(const fs::path& folder) {
 
 // One step of one block, whose frames are refused where they are not finite. The prompt has letters, which go
 // through all of the text encoder.
-std::string clip_summary(const fs::path& folder) {
-  const auto start = std::chrono::steady_clock::now();
-  generate::ClipEngine engine(folder);
-  generate::ClipRequest clip;
-  generate::Request request;
-  clip.prompt = "a star", clip.frames = std::to_string(engine.block_frames());
-  request.steps = 1;
-  std::int64_t frames = 0;
-  generate::ClipObserver observer;
-  observer.on_frame = [&](io::Image&&) { ++frames; };
-  engine.run(engine.resolve(clip, request), observer);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return detail::concat(frames, " frames in one step: ", seconds_text(seconds.count()),
-                        " from opening the folder");
-}
-
 std::string evaluation_summary(const fs::path& folder) {
-  if (generate::read_config(folder).network.video()) return clip_summary(folder);
   const auto start = std::chrono::steady_clock::now();
   generate::Engine engine(folder);
   generate::Request request;
-  request.class_name = "0";
   request.steps = 1;
-  const std::vector<generate::Picture> pictures = engine.run(request);
+  if (engine.config().network.video())
+    request.prompt = {"a star"}, request.frames = std::to_string(engine.block_frames());
+  else
+    request.class_name = "0";
+  const generate::Job job = engine.resolve(request);
+  engine.images(job);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return detail::concat("a picture of ", pictures.at(0).image.width, "x", pictures.at(0).image.height,
+  return detail::concat(job.clip ? detail::concat(job.frames, " frames") : std::string("an image"), " of ",
+                        *job.first().width, "x", *job.first().height,
                         " in one step: ", seconds_text(seconds.count()), " from opening the folder");
 }
 

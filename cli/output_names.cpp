@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "pom/io/atomic_file.h"
+#include "pom/io/clip.h"
 
 namespace pom::cli {
 namespace {
@@ -21,9 +22,9 @@ std::string lower_extension(const fs::path& path) {
   return extension;
 }
 
-void check_extension(const fs::path& path) {
-  const std::string extension = lower_extension(path);
-  if (extension == ".png" || extension == ".jpg" || extension == ".jpeg") return;
+void check_extension(const fs::path& path, OutputKind kind) {
+  if (kind == OutputKind::clip) return as_usage([&] { io::check_clip_name(path); });
+  if (is_image_name(path)) return;
   throw UsageError(detail::concat("--output: expected a file that ends in .png or .jpg, or a folder (",
                                   path.string(), "/), got \"", path.string(), "\""));
 }
@@ -59,17 +60,20 @@ std::size_t expand_percent(const std::string& pattern, std::size_t at, std::int6
   return end + 1;
 }
 
-std::string expand(const std::string& pattern, const NamedPicture& picture, std::int64_t index) {
-  constexpr std::string_view class_mark = "{class}", seed_mark = "{seed}";
+std::string expand(const std::string& pattern, const NamedItem& item, std::int64_t index) {
+  constexpr std::string_view class_mark = "{class}", prompt_mark = "{prompt}", seed_mark = "{seed}";
   std::string text;
   for (std::size_t i = 0; i < pattern.size();) {
     if (pattern[i] == '%') {
       i = expand_percent(pattern, i, index, text);
     } else if (pattern.compare(i, class_mark.size(), class_mark) == 0) {
-      text += file_safe(picture.class_name);
+      text += file_safe(item.subject);
       i += class_mark.size();
+    } else if (pattern.compare(i, prompt_mark.size(), prompt_mark) == 0) {
+      text += file_safe(item.subject);
+      i += prompt_mark.size();
     } else if (pattern.compare(i, seed_mark.size(), seed_mark) == 0) {
-      text += std::to_string(picture.seed);
+      text += std::to_string(item.seed);
       i += seed_mark.size();
     } else {
       text += pattern[i++];
@@ -82,6 +86,11 @@ std::string percent_doubled(const std::string& text) {
   std::string doubled;
   for (char c : text) doubled += c == '%' ? std::string("%%") : std::string(1, c);
   return doubled;
+}
+
+std::string extension_of(OutputKind kind) {
+  if (kind == OutputKind::image) return ".png";
+  return io::clip_libraries().empty() ? ".gif" : ".mp4";
 }
 
 // What a person would write instead of "cat.png" for many pictures.
@@ -161,35 +170,47 @@ bool is_jpeg(const fs::path& path) {
   return lower_extension(path) != ".png";
 }
 
-std::vector<fs::path> picture_names(const std::string& output, std::string_view model,
-                                    std::span<const NamedPicture> pictures) {
+bool is_image_name(const fs::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
+}
+
+std::vector<fs::path> item_names(const std::string& output, std::string_view model,
+                                 std::span<const NamedItem> items, OutputKind kind) {
+  const bool clips = kind == OutputKind::clip;
+  const std::string extension = extension_of(kind);
   std::string pattern = output;
   if (output.empty())
-    pattern = "out/{class}_{seed}.png";
-  else if (is_folder(output))
-    pattern = (fs::path(percent_doubled(output)) / (file_safe(model) + "_%03d.png")).string();
-  check_extension(pattern);
+    pattern = "out/" + (items.front().subject.empty() ? file_safe(model) : std::string("{class}")) + "_{seed}" +
+              extension;
+  else if (is_folder(output) && !(clips && items.size() == 1))
+    pattern = (fs::path(percent_doubled(output)) / (file_safe(model) + "_%03d" + extension)).string();
+  else if (is_folder(output))  // "frames/" and "frames" are one folder
+    pattern = percent_doubled(fs::path(output).has_filename() ? output : fs::path(output).parent_path().string());
+  check_extension(pattern, kind);
   std::vector<fs::path> names;
   std::set<std::string> seen;
-  for (const NamedPicture& picture : pictures) {
-    names.emplace_back(expand(pattern, picture, static_cast<std::int64_t>(names.size())));
+  for (const NamedItem& item : items) {
+    names.emplace_back(expand(pattern, item, static_cast<std::int64_t>(names.size())));
     if (seen.insert(names.back().lexically_normal().string()).second) continue;
     throw UsageError(
-        detail::concat("--output: expected a name for each of ", pictures.size(), " pictures, got \"",
-                       pattern, "\": write ", suggested_pattern(pattern), ", a folder such as ",
-                       (fs::path(pattern).parent_path() / "pictures/").string(), ", or add --grid"));
+        detail::concat("--output: expected a name for each of ", items.size(), clips ? " clips" : " images",
+                       ", got \"", pattern, "\": write ", suggested_pattern(pattern), ", a folder such as ",
+                       (fs::path(pattern).parent_path() / (clips ? "clips/" : "images/")).string(),
+                       ", or add --grid"));
   }
   return names;
 }
 
-fs::path sheet_name(const std::string& output, std::string_view model, const NamedPicture& first) {
-  const std::string name = file_safe(model) + "_sheet_{seed}.png";
+fs::path sheet_name(const std::string& output, std::string_view model, const NamedItem& first,
+                    OutputKind kind) {
+  const std::string name = file_safe(model) + "_sheet_{seed}" + extension_of(kind);
   std::string pattern = output;
   if (output.empty())
     pattern = "out/" + name;
   else if (is_folder(output))
     pattern = (fs::path(percent_doubled(output)) / name).string();
-  check_extension(pattern);
+  check_extension(pattern, kind);
   return expand(pattern, first, 0);
 }
 

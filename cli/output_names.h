@@ -3,7 +3,7 @@
 //
 //   cat.png            one picture
 //   cat_%03d.png       %d, %3d, %03d: the number of the picture, from 0; %% is a percent sign
-//   {class}/{seed}.png the picture's class and seed
+//   {class}/{seed}.png the item's class (or {prompt}) and seed
 //   cats/              a folder (one that is there, or a slash at the end): cats/MODEL_%03d.png
 //   nothing            out/{class}_{seed}.png; a sheet is out/MODEL_sheet_{seed}.png
 #pragma once
@@ -17,19 +17,24 @@
 
 namespace pom::cli {
 
-struct NamedPicture {
-  std::string class_name;
+struct NamedItem {
+  std::string subject;  // its class or prompt
   std::int64_t seed = 0;
 };
 
-// One path per picture. Throws UsageError where the extension is neither .png nor .jpg, the pattern makes no
-// sense, or two pictures would have the same name.
-std::vector<std::filesystem::path> picture_names(const std::string& output, std::string_view model,
-                                                 std::span<const NamedPicture> pictures);
+enum class OutputKind { image, clip };
 
-// The path of the one sheet of a run that begins with this picture.
-std::filesystem::path sheet_name(const std::string& output, std::string_view model,
-                                 const NamedPicture& first);
+// One path per item. Throws UsageError where the name is not that of an image (.png, .jpg) or of a clip, the
+// pattern makes no sense, or two items would have the same name. A folder of one clip is its own: its frames
+// go there.
+std::vector<std::filesystem::path> item_names(const std::string& output, std::string_view model,
+                                              std::span<const NamedItem> items, OutputKind kind);
+
+// The path of the one sheet of a run that begins with this item.
+std::filesystem::path sheet_name(const std::string& output, std::string_view model, const NamedItem& first,
+                                 OutputKind kind);
+
+bool is_image_name(const std::filesystem::path& path);  // .png, .jpg or .jpeg, in any case
 
 // Picture `index` of a sheet, where it has to have a file of its own: "sheet_002.png".
 std::filesystem::path numbered(const std::filesystem::path& path, std::int64_t index);

@@ -1,12 +1,13 @@
-// `pom reproduce`: makes a picture again from the settings it carries, and compares the pixels.
-#include <algorithm>
-#include <cstdlib>
+// `pom reproduce`: makes an image or clip again from the settings that its file carries, and compares the
+// pixels.
 #include <iostream>
 #include <memory>
 #include <optional>
-#include <sstream>
+#include <stdlib.h>  // mkdtemp
 
+#include "cli/clip_output.h"
 #include "cli/command.h"
+#include "cli/compare.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/model_names.h"
@@ -22,46 +23,64 @@
 #include "pom/base/shown.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
+#include "pom/io/clip.h"
 #include "pom/io/picture.h"
+#include "pom/io/sha256.h"
 
 namespace pom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using generate::Engine, generate::Origin, generate::Picture;
+using generate::Engine, generate::Job, generate::Origin, generate::Request;
 
 struct ReproduceOptions {
-  std::string picture, model, device = "cpu", output;
+  std::string file, model, device = "cpu", output, init, continue_from;
   std::int64_t threads = 0;
   bool yes = false, json = false;
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(
-        Field{.name = "picture", .help = "a PNG made by pom sample", .value = "PICTURE", .group = "Picture"},
-        picture);
+    constexpr std::string_view work = "How to work", result = "Result";
+    visit(Field{.name = "file",
+                .help = "an image, a clip or a folder of frames made by pom sample",
+                .value = "FILE",
+                .group = "File"},
+          file);
     visit(Field{.name = "model",
                 .help = "folder of the model, or its name (default: that of the same name in $POM_MODELS, "
-                        "assets/, models/ or beside the picture)",
+                        "assets/, models/ or beside the file)",
                 .value = "DIR",
                 .group = "Model"},
           model);
-    visit(
-        Field{
-            .name = "output", .help = "also write the picture made now", .value = "FILE", .group = "Result"},
-        output);
-    visit(Field{.name = "yes", .help = "replace the file that is there", .group = "Result"}, yes);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = "Result"}, json);
-    visit(generate::device_field("How to work"), device);
+    visit(Field{.name = "init",
+                .help = "the file that it began with (default: that of the same name beside it)",
+                .value = "FILE",
+                .group = "Model"},
+          init);
+    visit(Field{.name = "continue",
+                .help = "the state that it continued (default: that of the same name beside it)",
+                .value = "FILE",
+                .group = "Model"},
+          continue_from);
+    visit(Field{.name = "output", .help = "also write what is made now", .value = "FILE", .group = result},
+          output);
+    visit(Field{.name = "yes", .help = "overwrite files that exist", .group = result}, yes);
+    visit(Field{.name = "json", .help = "the result as one JSON object", .group = result}, json);
+    visit(generate::device_field(work), device);
     visit(Field{.name = "threads",
                 .help = "threads of the processor (default: one for each core)",
                 .value = "N",
-                .group = "How to work",
+                .group = work,
                 .least = 1,
                 .most = 1024},
           threads);
   }
 };
+
+bool is_clip(const fs::path& file) {
+  std::error_code ignored;
+  return io::is_clip_file_name(file) || fs::is_directory(file, ignored);
+}
 
 std::vector<fs::path> places(const fs::path& picture) {
   std::vector<fs::path> folders = model_places();
@@ -69,7 +88,7 @@ std::vector<fs::path> places(const fs::path& picture) {
   return folders;
 }
 
-// A name from a picture's metadata is somebody else's text: one part of a path, or nothing.
+// A name from a file's metadata is somebody else's text: one part of a path, or nothing.
 fs::path find_model(const std::string& name, const fs::path& picture) {
   const bool plain = !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
   std::string looked;
@@ -81,59 +100,138 @@ fs::path find_model(const std::string& name, const fs::path& picture) {
   fail("model \"", shown(name), "\" was not found in ", looked, ": give its folder with --model DIR");
 }
 
-struct Difference {
-  bool shape = false;       // the pictures differ in size or kind
-  std::int64_t pixels = 0;  // that differ
-  std::int64_t all = 0;
-  int largest = 0;  // in grey levels
-
-  bool none() const { return !shape && pixels == 0; }
-};
-
-Difference compare(const io::Image& a, const io::Image& b) {
-  Difference difference;
-  difference.all = std::int64_t{a.width} * a.height;
-  difference.shape =
-      a.width != b.width || a.height != b.height || a.channels != b.channels || a.bits != b.bits;
-  if (difference.shape) return difference;
-  const std::size_t step = a.pixel_bytes();
-  for (std::size_t at = 0; at < a.data.size(); at += step) {
-    int largest = 0;
-    for (std::size_t i = at; i < at + step; ++i) largest = std::max(largest, std::abs(a.data[i] - b.data[i]));
-    difference.pixels += largest > 0;
-    difference.largest = std::max(difference.largest, largest);
-  }
-  return difference;
+// A file that the item began with, by its name beside it or as the flag says, whose bytes must be those of
+// then.
+std::string find_beside(const std::string& name, const std::string& given, const std::string& hash,
+                        const fs::path& file, const char* flag) {
+  if (name.empty()) return {};
+  const bool plain = fs::path(name).filename() == name && name != "." && name != "..";
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const fs::path path = !given.empty() ? fs::path(given) : plain ? folder / name : fs::path();
+  std::error_code ignored;
+  check(!path.empty() && fs::exists(path, ignored), "it began with \"", shown(name), "\", which is not in ",
+        folder.string(), ": say where it is with ", flag, " FILE");
+  check(hash.empty() || io::sha256_file(path) == hash, path.string(),
+        ": expected the file that it began with, got another (the SHA-256 differs)");
+  return path.string();
 }
 
-std::string difference_text(const Difference& d, const io::Image& before, const io::Image& now) {
-  if (d.none()) return "the pixels agree";
-  if (d.shape)
-    return detail::concat("the pictures differ in size or kind: ", before.width, "x", before.height, " with ",
-                          before.channels, " channels of ", before.bits, " bits before, ", now.width, "x",
-                          now.height, " with ", now.channels, " of ", now.bits, " now");
-  return detail::concat(d.pixels, " of ", d.all, " pixels differ, by at most ", d.largest,
-                        d.largest == 1 ? " grey level" : " grey levels");
+// A folder of this run alone, which goes with it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (fs::temp_directory_path() / "pom-reproduce-XXXXXX").string();
+    check(::mkdtemp(pattern.data()) != nullptr, "reproduce: cannot make a folder in ",
+          fs::temp_directory_path().string());
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// What is made again: the file as it is, and the request that made it.
+struct Again {
+  const ReproduceOptions& options;
+  Source source;
+  Engine& engine;
+  bool clip = false;
+  io::Image image = {};   // of an image
+  ClipShape shape = {};   // of either
+  Request request = {};   // with the files that it began with found
+};
+
+// ---- before the work ----
+
+// The request is somebody else's text: what it makes must be what there is to compare with, before anything
+// is made.
+void check_item(const Again& again, const Job& job) {
+  const Request& r = again.request;
+  check(*r.width == again.shape.width && *r.height == again.shape.height,
+        "the settings: expected the file's size, ", again.shape.width, "x", again.shape.height, ", got ",
+        r.width.value_or(0), "x", r.height.value_or(0));
+  check(job.items.size() == 1, "the settings: expected those of one ", again.clip ? "clip" : "image",
+        ", got class or prompt \"", shown(r.subject()), "\", which makes ", job.items.size());
+}
+
+// The same of a sheet, laid out with blank images. Their number is bounded first, by what the sheet can hold.
+void check_sheet(const Again& again) {
+  const Request& r = again.request;
+  check(r.width && r.height, "the settings of the sheet: expected the size of an image, got none");
+  const std::int64_t most = again.shape.width * again.shape.height / (*r.width * *r.height);
+  const auto check_count = [&](std::int64_t items) {
+    check(items <= most, "the settings of the sheet: expected at most ", most, " images of ", *r.width, "x",
+          *r.height, " on ", again.shape.width, "x", again.shape.height, " pixels, got ", items);
+  };
+  check_count(std::max(r.count, std::ssize(r.seed)));  // of each class
+  const Job job = again.engine.resolve(r);
+  check_count(std::ssize(job.items));
+  const std::vector<io::Image> blank(job.items.size(),
+                                     io::make_image("reproduce", *r.width, *r.height, 1));
+  const io::Image sheet = sheet_of(blank, job.items);
+  check(sheet.width == again.shape.width && sheet.height == again.shape.height,
+        "the settings of the sheet: expected what makes ", again.shape.width, "x", again.shape.height,
+        " pixels, as the file has, got ", sheet.width, "x", sheet.height);
+}
+
+// A stream may have been stopped: it is made as long as it is. An odd side of an .mp4 has one more row.
+void fit_to_file(Again& again) {
+  Request& r = again.request;
+  if (!again.clip || again.source.sheet) return;
+  if (r.stream) r.frames = std::to_string(again.shape.frames);
+  check(r.frames == std::to_string(again.shape.frames), "the settings: expected the file's ",
+        again.shape.frames, " frames, got ", shown(r.frames.value_or("none")));
+  std::string extension = fs::path(again.options.file).extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (extension != ".mp4" || !r.width || !r.height) return;
+  again.shape.width -= again.shape.width - *r.width == 1;
+  again.shape.height -= again.shape.height - *r.height == 1;
+}
+
+Again read_again(const ReproduceOptions& options, Source source, Engine& engine) {
+  Again again{.options = options, .source = std::move(source), .engine = engine};
+  const Origin& origin = again.source.origin;
+  again.request = again.source.request();
+  again.request.init = find_beside(again.request.init, options.init, origin.init_hash, options.file, "--init");
+  again.request.continue_from = find_beside(again.request.continue_from, options.continue_from,
+                                            origin.continue_hash, options.file, "--continue");
+  again.clip = is_clip(options.file);
+  if (again.clip) {
+    again.shape = clip_shape(options.file);
+  } else {
+    check(!again.request.frames || *again.request.frames == "1", options.file,
+          ": is a frame of a clip: pom reproduce with its folder makes the clip again");
+    again.image = io::read_picture(options.file);
+    again.shape = {again.image.width, again.image.height, 1};
+  }
+  fit_to_file(again);
+  return again;
 }
 
 // What will take long is told before it begins; whether it will.
-bool tell_forecast(Engine& engine, const generate::Request& request) {
-  constexpr std::int64_t few = 1000;  // steps of pictures
-  const std::vector<generate::Request> pictures = engine.resolve(request);
-  const std::int64_t steps = *pictures.front().steps;
-  if (steps * std::ssize(pictures) <= few) return false;
-  const generate::Forecast f = engine.forecast(request);
+bool tell_forecast(Engine& engine, const Job& job) {
+  constexpr std::int64_t few = 1000;  // steps of items
+  const std::int64_t steps = *job.first().steps * std::max<std::int64_t>(1, job.stream ? job.blocks : 1);
+  if (steps * std::ssize(job.items) <= few) return false;
+  const generate::Forecast f = engine.forecast(job);
   if (!f.fits) return true;  // which the run says in its own words
-  say(detail::concat(f.pictures, f.pictures == 1 ? " picture, " : " pictures, ", steps, " steps, ",
-                     f.evaluations, " evaluations: about ", seconds_text(f.seconds)));
+  say(detail::concat(f.items, job.clip ? " clip" : " image", f.items == 1 ? ", " : "s, ", *job.first().steps,
+                     " steps, ", f.evaluations, " evaluations: about ", seconds_text(f.seconds)));
   return true;
 }
 
-io::Image make_again(Engine& engine, const Source& source, const StopSignals& signals) {
-  const bool takes_long = tell_forecast(engine, source.request());
-  std::vector<Picture> pictures;
+// ---- the work ----
+
+void run_job(Engine& engine, const Job& job, generate::Observer observer, const StopSignals& signals) {
+  const bool takes_long = tell_forecast(engine, job);
   std::optional<Progress> progress;
-  generate::Observer observer;
   observer.stop = &signals.asked();
   if (takes_long || is_terminal(2))
     observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
@@ -144,123 +242,152 @@ io::Image make_again(Engine& engine, const Source& source, const StopSignals& si
       progress->set(done);
       if (done == total) progress->finish();
     };
-  observer.on_picture = [&](Picture&& picture) { pictures.push_back(std::move(picture)); };
-  engine.run(source.request(), {}, observer);
-  return source.sheet ? sheet_of(pictures) : pictures.front().image;
+  engine.run(job, {}, observer);
 }
 
-// The picture made now carries what it carried, with the weights and the version of now.
-void write_again(const std::string& path, const io::Image& image, const Source& source,
-                 const Engine& engine) {
-  std::vector<io::TextEntry> text = generate::metadata_of(
-      {source.origin.request, engine.name(), engine.weights_hash(), std::string(build_info().version)});
-  if (source.sheet) describe_sheet(text, *source.sheet, engine.resolve(*source.sheet));
-  make_folder_of(path);
-  io::write_picture(path, image, text);
+// The file made now carries what it carried, with the weights and the version of now.
+std::vector<io::TextEntry> text_again(const Again& again) {
+  Origin origin = again.engine.origin(again.source.origin.request);
+  origin.init_hash = again.source.origin.init_hash, origin.continue_hash = again.source.origin.continue_hash;
+  std::vector<io::TextEntry> text = generate::metadata_of(origin);
+  if (again.source.sheet)
+    describe_sheet(text, *again.source.sheet, again.engine.resolve(again.request).items);
+  return text;
 }
+
+// As JPEG changes it, where the file is one.
+io::Image as_written(const io::Image& image, const fs::path& file) {
+  if (!is_jpeg(file)) return image;
+  const TemporaryFolder folder;
+  io::write_picture(folder.path() / "again.jpg", image);
+  return io::read_picture(folder.path() / "again.jpg");
+}
+
+Difference make_image(Again& again, const StopSignals& signals) {
+  const Job job = again.engine.resolve(again.request);
+  std::vector<io::Image> images;
+  generate::Observer observer;
+  observer.on_frames = [&](generate::Frames&& frames) { images.push_back(std::move(frames.images.front())); };
+  run_job(again.engine, job, observer, signals);
+  const io::Image now = again.source.sheet ? sheet_of(images, job.items) : images.front();
+  if (!again.options.output.empty()) {
+    make_folder_of(again.options.output);
+    io::write_picture(again.options.output, now, text_again(again));
+  }
+  return compare(again.image, as_written(now, again.options.file));
+}
+
+// Written as it was written and read as it is read: what an encoder does to frames it does to both.
+Difference make_clip(Again& again, const StopSignals& signals) {
+  const TemporaryFolder folder;
+  const fs::path name = fs::path(again.options.file).filename();
+  const fs::path path = again.options.output.empty() ? folder.path() / name : fs::path(again.options.output);
+  Job job = again.engine.resolve(again.request);
+  job.clip = true;
+  ClipOutput output(path, again.options.yes || again.options.output.empty());
+  output.describe({.fps = job.fps, .growing = job.stream && !again.source.sheet, .text = text_again(again)});
+  std::vector<std::vector<io::Image>> kept(job.items.size());  // of a sheet
+  generate::Observer observer;
+  observer.on_frames = [&](generate::Frames&& frames) {
+    std::vector<io::Image>& clip = kept.at(static_cast<std::size_t>(frames.item));
+    for (io::Image& image : frames.images) {
+      if (!again.source.sheet) output.add(image);
+      if (again.source.sheet) clip.push_back(std::move(image));
+    }
+  };
+  observer.on_block = [&] {
+    if (job.stream && !again.source.sheet) output.flush();
+  };
+  run_job(again.engine, job, observer, signals);
+  for (std::size_t t = 0; t < kept.front().size(); ++t) {
+    std::vector<io::Image> images;
+    for (std::vector<io::Image>& clip : kept) images.push_back(std::move(clip.at(t)));
+    output.add(sheet_of(images, job.items));
+  }
+  output.finish();
+  return compare_clips(again.options.file, path);
+}
+
+// ---- what came of it ----
 
 std::string short_hash(const std::string& hash) {
   return hash.substr(0, 12);
 }
 
-void print_result(const Difference& difference, const std::string& text, bool same_weights,
-                  const Engine& engine, const Source& source, bool json) {
-  if (!json) return print(text);
+void print_result(const Again& again, const Difference& difference, bool same_weights) {
+  if (!again.options.json) return print(difference.text());
   print(JsonObject()
             .add("agree", difference.none())
-            .add("text", text)
+            .add("text", difference.text())
             .add("different_pixels", difference.pixels)
             .add("pixels", difference.all)
+            .add("frames", difference.of_frames)
+            .add("different_frames", difference.frames)
             .add("largest_difference", std::int64_t{difference.largest})
-            .add("same_size", !difference.shape)
+            .add("same_size", difference.shape.empty())
             .add("same_weights", same_weights)
-            .add("model", engine.folder().string())
-            .raw("request", generate::request_json(source.request()))
+            .add("model", again.engine.folder().string())
+            .raw("request", generate::request_json(again.source.request()))
             .text());
 }
 
 void check_output(const ReproduceOptions& options) {
   if (options.output.empty()) return;
-  as_usage([&] { io::check_picture_name(options.output); });
-  check_outputs(std::vector<fs::path>{options.output}, options.yes);
+  const bool clip = is_clip(options.file);
+  as_usage([&] { clip ? io::check_clip_name(options.output) : io::check_picture_name(options.output); });
+  const std::string before = fs::path(options.file).extension().string(),
+                    now = fs::path(options.output).extension().string();
+  if (clip && before != now)
+    throw UsageError(detail::concat("--output: expected a name that ends as the clip's, \"", before,
+                                    "\", got \"", now, "\""));
+  if (!clip) check_outputs(std::vector<fs::path>{options.output}, options.yes);
 }
 
-// The request is somebody else's text: what it makes must be what there is to compare with, before anything
-// is made. A class that stands for several would make more.
-void check_picture(const Engine& engine, const Source& source, const io::Image& before) {
-  const generate::Request& r = source.request();
-  check(r.width == before.width && r.height == before.height, "the settings: expected the picture's size, ",
-        before.width, "x", before.height, ", got ", r.width.value_or(0), "x", r.height.value_or(0));
-  const std::size_t pictures = engine.resolve(r).size();
-  check(pictures == 1, "the settings: expected those of one picture, got class \"", shown(r.class_name),
-        "\", which makes ", pictures);
-}
-
-// The same of a sheet, laid out with blank pictures. Their number is bounded first, by what the sheet can
-// hold.
-void check_sheet(const Engine& engine, const generate::Request& run, const io::Image& before) {
-  check(run.width && run.height, "the settings of the sheet: expected the size of a picture, got none");
-  const std::int64_t most = std::int64_t{before.width} * before.height / (*run.width * *run.height);
-  const auto check_count = [&](std::int64_t pictures) {
-    check(pictures <= most, "the settings of the sheet: expected at most ", most, " pictures of ", *run.width,
-          "x", *run.height, " on ", before.width, "x", before.height, " pixels, got ", pictures);
-  };
-  check_count(run.count);  // of each class
-  std::vector<Picture> blank;
-  const std::vector<generate::Request> requests = engine.resolve(run);
-  check_count(std::ssize(requests));
-  for (const generate::Request& request : requests)
-    blank.push_back({io::make_image("reproduce", *run.width, *run.height, 1), request, std::ssize(blank)});
-  const io::Image sheet = sheet_of(blank);
-  check(sheet.width == before.width && sheet.height == before.height,
-        "the settings of the sheet: expected what makes ", before.width, "x", before.height,
-        " pixels, as the file has, got ", sheet.width, "x", sheet.height);
-}
-
-// Says so where the weights are not those that made the picture.
+// Says so where the weights are not those that made the file.
 bool compare_weights(const Engine& engine, const Origin& origin) {
-  if (engine.weights_hash() == origin.model_hash) return true;
-  say(detail::concat("the weights are others: the picture was made with ", short_hash(origin.model_hash),
-                     ", ", engine.folder().string(), " has ", short_hash(engine.weights_hash())));
+  bool same = engine.weights_hash() == origin.model_hash;
+  if (!same)
+    say(detail::concat("the weights differ: the file was made with ", short_hash(origin.model_hash), ", ",
+                       engine.folder().string(), " has ", short_hash(engine.weights_hash())));
+  if (origin.text_hash.empty() || engine.text_hash() == origin.text_hash) return same;
+  say(detail::concat("the text encoder differs: the file was made with ", short_hash(origin.text_hash), ", ",
+                     engine.folder().string(), " has ", short_hash(engine.text_hash())));
   return false;
 }
 
 int reproduce(const ReproduceOptions& options) {
-  if (options.picture.empty()) throw UsageError("expected a picture, got nothing");
+  if (options.file.empty()) throw UsageError("expected an image or a clip, got nothing");
   as_usage([&] { generate::device_named(options.device, "reproduce"); });
-  const Source source = read_source(options.picture);
-  const io::Image before = io::read_picture(options.picture);
+  Source source = read_source(options.file);
   check_output(options);
   set_threads(options.threads);
-  Engine engine(options.model.empty() ? find_model(source.origin.model, options.picture)
+  Engine engine(options.model.empty() ? find_model(source.origin.model, options.file)
                                       : model_folder(options.model, "--model"),
                 options.device);
-  if (source.sheet)
-    check_sheet(engine, *source.sheet, before);
+  Again again = read_again(options, std::move(source), engine);
+  if (again.source.sheet)
+    check_sheet(again);
   else
-    check_picture(engine, source, before);
-  const bool same_weights = compare_weights(engine, source.origin);
+    check_item(again, engine.resolve(again.request));
+  const bool same_weights = compare_weights(engine, again.source.origin);
   const StopSignals signals;
-  io::Image now;
+  Difference difference;
   try {
-    now = make_again(engine, source, signals);
+    difference = again.clip ? make_clip(again, signals) : make_image(again, signals);
   } catch (const generate::Stopped&) {
     say("stopped");
     return signals.exit_code();
   }
-  if (!options.output.empty()) write_again(options.output, now, source, engine);
-  const Difference difference = compare(before, now);
-  print_result(difference, difference_text(difference, before, now), same_weights, engine, source,
-               options.json);
-  if (!difference.none() && source.origin.version != build_info().version)
-    say(detail::concat("it was made by libpom ", shown(source.origin.version, 40), "; this is ",
-                       build_info().version));
+  print_result(again, difference, same_weights);
+  const std::string& version = again.source.origin.version;
+  if (!difference.none() && version != build_info().version)
+    say(detail::concat("it was made by libpom ", shown(version, 40), "; this is ", build_info().version));
   return difference.none() ? Exit::ok : Exit::failed;
 }
 
 Action declare_reproduce(Flags& flags) {
   const auto options = std::make_shared<ReproduceOptions>();
-  flags.positional("picture");
+  flags.positional("file");
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
   flags.add(*options);
@@ -272,17 +399,20 @@ Action declare_reproduce(Flags& flags) {
 Command reproduce_command() {
   return {
       .name = "reproduce",
-      .summary = "make a picture again from its settings, and compare",
-      .usage = "reproduce PICTURE [flags]",
+      .summary = "make an image or clip again from its settings, and compare",
+      .usage = "reproduce FILE [flags]",
       .about =
-          "Reads the settings that a PNG carries, makes the picture again, and says whether the pixels "
-          "agree (exit 0), or how many differ and by how much (exit 1).\n"
+          "Reads the settings that a file of pom sample carries (an image, a clip, or a folder of frames), "
+          "makes it again, and says whether the pixels agree (exit 0), or how many differ and by how much "
+          "(exit 1).\n"
           "\n"
           "With the same build and kind of processor they are equal bit for bit; elsewhere some may "
-          "differ by a grey level.",
+          "differ by a grey level. Files whose format changes pixels (JPEG, MP4, WebM, GIF, y4m) are compared "
+          "with what is made again, written in the same format.",
       .examples =
           "pom reproduce circle.png\n"
-          "pom reproduce circle.png --model assets/shapes64 -o again.png",
+          "pom reproduce circle.png --model assets/shapes64 -o again.png\n"
+          "pom reproduce star.mp4",
       .declare = declare_reproduce,
   };
 }

@@ -1,5 +1,8 @@
-// `pom sample`: a request in flags, pictures in files.
+// `pom sample`: a request in flags, images or clips in files.
+#include <iostream>
 #include <optional>
+
+#include <ATen/ops/cat.h>
 
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -10,187 +13,122 @@
 #include "cli/sample_options.h"
 #include "cli/sheet.h"
 #include "cli/signals.h"
-#include "cli/source.h"
+#include "cli/sink.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
-#include "pom/base/build_info.h"
 #include "pom/base/progress.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
-#include "pom/generate/metadata.h"
-#include "pom/generate/resolve.h"
-#include "pom/io/picture.h"
+#include "pom/generate/init_file.h"
+#include "pom/generate/tensor_file.h"
+#include "pom/io/clip.h"
 
 namespace pom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using generate::Engine, generate::Picture, generate::Request;
+using generate::Engine, generate::Job, generate::Request;
 
-// A run of the program: what was asked, what it stands for, and what has been written so far.
+constexpr const char* kLatents = "latents";  // the tensor in a file of them
+
+enum class End { whole, stopped, unread };
+
+// A run of the program: what was asked, and what it stands for.
 struct Run {
   const SampleOptions& options;
   Engine& engine;
-  Request request;  // with the size and a seed that is not negative
+  Job job = {};
   generate::Limits limits = {};
-  std::vector<Request> resolved = {};  // one per picture
-  std::vector<fs::path> names = {};    // one per picture; with --grid for their previews only
-  fs::path sheet = {};                 // empty without --grid
-  std::vector<Picture> kept = {};      // for the sheet
-  std::vector<std::string> files = {}, previews = {};
+  generate::Inputs inputs = {};
+  std::vector<std::pair<std::int64_t, at::Tensor>> latents = {};  // as they were made, to be saved
   double seconds = 0;
 
   void remark(const std::string& text) const {
-    if (!options.quiet) say(text);
+    if (!options.quiet && !text.empty()) say(text);
   }
 };
 
-void announce(const Run& run, const fs::path& path) {
-  if (!run.options.json) print(path.string());
+// ---- before the work ----
+
+// A file that is damaged is no mistake in what was asked for.
+void check_files(const Request& request) {
+  if (!request.continue_from.empty()) generate::check_state(request.continue_from);
+  if (!request.init.empty()) generate::init_shape(request.init);
 }
 
-void write(const fs::path& path, const io::Image& image, const std::vector<io::TextEntry>& text) {
-  make_folder_of(path);
-  io::write_picture(path, image, text);
-}
-
-std::vector<io::TextEntry> metadata(const Run& run, const Request& request) {
-  return generate::metadata_of({.request = request,
-                                .model = run.engine.name(),
-                                .model_hash = run.engine.weights_hash(),
-                                .version = std::string(build_info().version)});
-}
-
-void take_picture(Run& run, Picture&& picture) {
-  if (run.options.grid) {
-    run.kept.push_back(std::move(picture));
-    return;
+// An image of a model for clips is a clip of one frame: the name of the output says which is wanted.
+Request asked(const SampleOptions& options, const generate::ModelConfig& config) {
+  Request request = options.request;
+  if (!options.size.empty()) {
+    check(!request.width && !request.height, "--size: expected alone, got --width or --height as well");
+    generate::set_size(request, options.size);
   }
-  const fs::path& path = run.names.at(static_cast<std::size_t>(picture.index));
-  write(path, picture.image, metadata(run, picture.request));
-  run.files.push_back(path.string());
-  announce(run, path);
+  if (config.network.video() && !request.frames && is_image_name(options.output)) request.frames = "1";
+  return request;
 }
 
-// Previews carry no metadata: they are not what their settings make.
-void take_previews(Run& run, std::int64_t step, const std::vector<Picture>& pictures) {
-  for (const Picture& picture : pictures) {
-    const fs::path path = preview_name(run.names.at(static_cast<std::size_t>(picture.index)), step);
-    write(path, picture.image, {});
-    run.previews.push_back(path.string());
-  }
+void check_new_file(const std::string& path, const char* flag, bool replace) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const fs::path file = path, folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, ignored))
+    throw UsageError(detail::concat(flag, ": there is no folder ", folder.string()));
+  if (fs::is_directory(file, ignored)) throw UsageError(detail::concat(flag, ": ", path, " is a folder"));
+  if (fs::exists(file, ignored) && !replace)
+    throw UsageError(detail::concat(flag, ": ", path, " already exists; use -y to overwrite"));
 }
 
-void write_sheet(Run& run) {
-  std::vector<io::TextEntry> text = metadata(run, run.resolved.front());
-  describe_sheet(text, run_request(run.request, run.resolved.front()), run.resolved);
-  write(run.sheet, sheet_of(run.kept), text);
-  run.files.push_back(run.sheet.string());
-  announce(run, run.sheet);
+at::Tensor read_latents(const std::string& path) {
+  const generate::TensorFile file = generate::read_tensors(io::safetensors::Reader(path));
+  const auto found = file.tensors.find(kLatents);
+  check(found != file.tensors.end(), path, ": expected a tensor \"", kLatents, "\", got none");
+  return found->second;
 }
 
 Run prepare(const SampleOptions& options, Engine& engine) {
-  Run run{.options = options, .engine = engine, .request = options.request};
-  as_usage([&] {
-    if (!options.size.empty()) {
-      check(!options.request.width && !options.request.height,
-            "--size: expected alone, got --width or --height as well");
-      generate::set_size(run.request, options.size);
-    }
-    run.resolved = engine.resolve(run.request);
-  });
+  Run run{.options = options, .engine = engine};
+  check_files(options.request);
+  if (!options.init_latents.empty()) run.inputs.noise = read_latents(options.init_latents);
+  as_usage([&] { run.job = engine.resolve(asked(options, engine.config())); });
+  if (engine.config().network.video() &&
+      (options.output == "-" || (!options.output.empty() && io::is_clip_file_name(options.output))))
+    run.job.clip = true;  // of one frame, maybe
   run.limits.batch = options.batch;
   if (!options.memory_limit.empty())
     run.limits.memory_bytes = parse_bytes(options.memory_limit, "--memory-limit");
-  run.request.seed = run.resolved.front().seed;  // where one was drawn, it is drawn once
   return run;
 }
 
-// A lower bound, without what labels and magnifying add: it is large pictures that take long to make.
-void check_sheet_size(const Run& run) {
-  const Request& first = run.resolved.front();
-  const std::int64_t most = io::max_pixels / (*first.width * *first.height);
-  if (std::ssize(run.resolved) > most)
-    throw UsageError(detail::concat("--grid: expected at most ", most, " pictures of ", *first.width, "x",
-                                    *first.height, " on a sheet, got ", run.resolved.size()));
-}
-
-// Everything that can be known to go wrong with the output is found here, before the work.
-void plan_output(Run& run) {
-  std::vector<NamedPicture> pictures;
-  for (const Request& request : run.resolved) pictures.push_back({request.class_name, request.seed});
-  if (run.options.grid) {
-    check_sheet_size(run);
-    run.sheet = sheet_name(run.options.output, run.engine.name(), pictures.front());
-    for (std::size_t i = 0; i < pictures.size(); ++i)
-      run.names.push_back(numbered(run.sheet, static_cast<std::int64_t>(i)));
-    check_outputs(std::vector{run.sheet}, run.options.yes);
-  } else {
-    run.names = picture_names(run.options.output, run.engine.name(), pictures);
-    check_outputs(run.names, run.options.yes);
-  }
-  if (run.options.preview > 0) check_previews(run.names, run.options.yes);
-}
-
-void make_pictures(Run& run, const StopSignals& signals) {
-  const double start = steady_seconds();
-  std::optional<Progress> progress;
-  generate::Observer observer;
-  observer.stop = &signals.asked();
-  if (!run.options.quiet)
-    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
-      if (!progress)
-        progress.emplace(
-            "sampling", total, progress_sink(std::cerr),
-            ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
-      progress->set(done);
-      if (done == total) progress->finish();  // before the last path, which then is the last line
-    };
-  observer.on_picture = [&](Picture&& picture) { take_picture(run, std::move(picture)); };
-  observer.preview_every = run.options.preview;
-  if (run.options.preview > 0)
-    observer.on_preview = [&](std::int64_t step, std::vector<Picture>&& pictures) {
-      take_previews(run, step, pictures);
-    };
-  run.engine.run(run.request, run.limits, observer);
-  if (run.options.grid) write_sheet(run);
-  run.seconds = steady_seconds() - start;
-}
-
-void print_result(Run& run, bool stopped) {
-  if (!run.options.json) return;
-  std::vector<std::int64_t> seeds;
-  std::vector<std::string> classes;
-  const std::size_t made = run.options.grid ? (stopped ? 0 : run.resolved.size()) : run.files.size();
-  for (std::size_t i = 0; i < made; ++i) {
-    seeds.push_back(run.resolved[i].seed);
-    classes.push_back(run.resolved[i].class_name);
-  }
-  JsonObject result;
-  result.add("files", run.files).add("seeds", seeds).add("classes", classes).add("seconds", run.seconds);
-  result.add("model", JsonObject()
-                          .add("name", run.engine.name())
-                          .add("folder", run.engine.folder().string())
-                          .add("sha256", run.engine.weights_hash()));
-  result.raw("request", generate::request_json(run_request(run.request, run.resolved.front())));
-  if (run.options.preview > 0) result.add("previews", run.previews);
-  if (stopped) result.add("stopped", true);
-  print(result.text());
-}
+// ---- the forecast ----
 
 std::string advice(const Run& run, const generate::Forecast& f) {
-  if (!f.advice.empty()) return f.advice;
+  if (f.fits || !f.advice.empty()) return f.advice;
   const std::string need = std::to_string(f.peak_bytes / (1 << 20) + 1) + "M";
   return run.limits.memory_bytes > 0 ? "--memory-limit " + need + " would do"
                                      : "it needs " + need + " of memory, or a smaller --size";
 }
 
+// "30 images of 64x64, 8 at a time", "a clip of 48 frames of 32x32, block by block"
+std::string work_text(const Job& job, const generate::Forecast& f) {
+  const Request& r = job.first();
+  const std::string size = detail::concat(*r.width, "x", *r.height);
+  if (!job.clip)
+    return detail::concat("images    ", f.items, " of ", size, ", ", f.batch, " at a time");
+  const std::string frames = job.frames == 0 ? "without end" : detail::concat(job.frames, " frames");
+  return detail::concat(f.items == 1 ? "clip      " : detail::concat("clips     ", f.items, ", each "), frames,
+                        " of ", size, job.stream ? ", block by block" : ", whole",
+                        f.items == 1 ? "" : detail::concat(", ", f.batch, " at a time"));
+}
+
 int forecast(Run& run) {
-  const generate::Forecast f = run.engine.forecast(run.request, run.limits);
-  const Request& first = run.resolved.front();
+  const generate::Forecast f = run.engine.forecast(run.job, run.limits);
+  const Job& job = run.job;
+  const bool endless = job.frames == 0;
   if (run.options.json) {
     print(JsonObject()
-              .add("pictures", f.pictures)
+              .add("items", f.items)
+              .add("frames", job.frames)
+              .add("blocks", job.blocks)
               .add("batch", f.batch)
               .add("evaluations", f.evaluations)
               .add("macs", f.macs)
@@ -198,16 +136,14 @@ int forecast(Run& run) {
               .add("peak_bytes", f.peak_bytes)
               .add("free_bytes", f.free_bytes)
               .add("fits", f.fits)
-              .add("advice", f.fits ? "" : advice(run, f))
+              .add("advice", advice(run, f))
               .text());
     return f.fits ? Exit::ok : Exit::failed;
   }
-  print(detail::concat("pictures  ", f.pictures, " of ", *first.width, "x", *first.height, ", ", f.batch,
-                       " at a time; ", *first.sampler, ", ", *first.steps, " steps, ", f.evaluations,
-                       " evaluations"));
-  print(f.seconds > 0
-            ? "time      about " + seconds_text(f.seconds) + " (" + amount_text(f.macs) + " multiply-adds)"
-            : "time      not measured (" + amount_text(f.macs) + " multiply-adds)");
+  print(detail::concat(work_text(job, f), "; ", *job.first().sampler, ", ", *job.first().steps, " steps, ",
+                       f.evaluations, " evaluations", endless ? " a block" : ""));
+  print(detail::concat("time      ", f.seconds > 0 ? "about " + seconds_text(f.seconds) : "not measured",
+                       endless ? " a block (" : " (", amount_text(f.macs), " multiply-adds)"));
   if (f.peak_bytes == 0) {
     print("memory    not forecast on " + run.engine.device());
     return Exit::ok;
@@ -218,17 +154,130 @@ int forecast(Run& run) {
   return f.fits ? Exit::ok : Exit::failed;
 }
 
-void remark_before(const Run& run) {
-  if (run.options.request.seed < 0)
-    say("using random seed " + std::to_string(run.request.seed));  // never lost
-  if (const std::string size = generate::size_remark(run.resolved.front(), run.engine.config());
-      !size.empty())
-    run.remark(size);
-  if (run.options.preview > 0)
-    run.remark("previews go beside the output, as " +
-               preview_name(run.names.front(), run.options.preview).string());
-  const fs::path& first = run.options.grid ? run.sheet : run.names.front();
-  if (is_jpeg(first)) run.remark("JPEG changes pixels and `pom reproduce` cannot read it: .png keeps both");
+// ---- the work ----
+
+// Blocks of a batch follow each other in time, batches in items.
+void write_latents(Run& run) {
+  if (run.options.save_latents.empty() || run.latents.empty()) return;
+  std::vector<at::Tensor> batches;
+  for (std::size_t i = 0; i < run.latents.size();) {
+    const std::int64_t item = run.latents[i].first;
+    std::vector<at::Tensor> blocks;
+    for (; i < run.latents.size() && run.latents[i].first == item; ++i)
+      blocks.push_back(run.latents[i].second);
+    batches.push_back(blocks.size() == 1 ? blocks.front() : at::cat(blocks, 2));
+  }
+  generate::write_tensors(run.options.save_latents, {{kLatents, at::cat(batches).contiguous()}}, {});
+}
+
+// A bar on a terminal, lines elsewhere; made with the first evaluation.
+class Bar {
+ public:
+  explicit Bar(bool quiet) : quiet_(quiet) {}
+  void operator()(std::int64_t done, std::int64_t total) {
+    if (quiet_) return;
+    if (!progress_)
+      progress_.emplace(
+          "sampling", total, progress_sink(std::cerr),
+          ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
+    progress_->set(done);
+  }
+  void note(const std::string& text) {
+    if (progress_) progress_->note(text);
+  }
+  void finish() {
+    if (progress_) progress_->finish();
+    progress_.reset();
+    quiet_ = true;
+  }
+
+ private:
+  bool quiet_;
+  std::optional<Progress> progress_;
+};
+
+End make(Run& run, Sink& sink, const StopSignals& signals) {
+  const Job& job = run.job;
+  Bar bar(run.options.quiet);
+  generate::Observer observer;
+  observer.stop = &signals.asked();
+  observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
+    bar(done, total);
+    if (done == total && !job.stream) bar.finish();  // before the last path, which then is the last line
+  };
+  observer.on_frames = [&](generate::Frames&& frames) { sink.take(std::move(frames)); };
+  observer.on_block = [&] {
+    if (job.stream) bar.note(detail::concat(sink.frames(), " frames"));
+    sink.end_block();
+  };
+  observer.preview_every = run.options.preview;
+  observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& frames) {
+    sink.preview(step, frames);
+  };
+  if (!run.options.save_latents.empty())
+    observer.on_latents = [&](std::int64_t item, const at::Tensor& latents) {
+      run.latents.emplace_back(item, latents.clone());
+    };
+  End end = End::whole;
+  try {
+    try {
+      run.engine.run(job, run.limits, observer, run.inputs);
+      bar.finish();
+    } catch (const generate::Stopped&) {
+      end = End::stopped;
+    }
+    sink.finish(end == End::stopped);
+  } catch (const io::ClosedPipe&) {
+    end = End::unread;
+  }
+  if (end != End::stopped) write_latents(run);
+  return end;
+}
+
+void print_result(const Run& run, const Sink& sink, End end) {
+  if (!run.options.json || sink.is_stdout()) return;
+  const Job& job = run.job;
+  std::vector<std::int64_t> seeds;
+  std::vector<std::string> subjects;
+  for (std::int64_t i = 0; i < sink.items(); ++i) {
+    seeds.push_back(job.items[static_cast<std::size_t>(i)].own_seed());
+    subjects.push_back(job.items[static_cast<std::size_t>(i)].subject());
+  }
+  JsonObject result;
+  result.add("files", sink.files()).add("seeds", seeds);
+  result.add(job.first().class_name ? "classes" : "prompts", subjects);
+  std::vector<JsonObject> changes;
+  for (const Job::Change& change : job.changes)
+    changes.push_back(
+        JsonObject().add("frame", change.block * run.engine.block_frames()).add("prompt", change.prompt));
+  if (!changes.empty()) result.add("changes", changes);
+  if (job.clip) result.add("frames", sink.frames()).add("fps", job.fps);
+  result.add("seconds", run.seconds);
+  JsonObject model;
+  model.add("name", run.engine.name()).add("folder", run.engine.folder().string());
+  model.add("sha256", run.engine.weights_hash());
+  if (!run.engine.text_hash().empty()) model.add("text_encoder_sha256", run.engine.text_hash());
+  result.add("model", model);
+  result.raw("request", generate::request_json(run_request(run.options.request, job)));
+  if (run.options.preview > 0) result.add("previews", sink.previews());
+  if (!job.save_state.empty()) result.add("state", job.save_state.string());
+  if (end == End::stopped) result.add("stopped", true);
+  print(result.text());
+}
+
+void tell_end(const Run& run, const Sink& sink, End end) {
+  const bool clip = run.job.clip;
+  if (end == End::unread) {
+    if (!run.options.quiet) say(detail::concat("nobody reads any more; ", sink.frames(), " frames were written"));
+    return;
+  }
+  if (end != End::stopped) return;
+  if (sink.items() == 0) return say(clip ? "stopped; no clip was written" : "stopped; no image was written");
+  if (clip && run.job.items.size() == 1)
+    return say(detail::concat("stopped; ", sink.frames(),
+                              sink.frames() == 1 ? " frame was written" : " frames were written"));
+  say(detail::concat("stopped; ", sink.items(), " of ", run.job.items.size(),
+                     clip ? " clips were written" : " images were written"));
 }
 
 int sample(SampleOptions& options) {
@@ -236,25 +285,24 @@ int sample(SampleOptions& options) {
   options.model = model_folder(options.model, "--model").string();
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
-  if (generate::read_config(options.model).network.video()) return sample_clip(options);
-  refuse_clip_flags(options);
   Engine engine(options.model, options.device);
   Run run = prepare(options, engine);
   if (options.dry_run) return forecast(run);
-  plan_output(run);
-  remark_before(run);
+  const std::unique_ptr<Sink> sink =
+      run.job.clip ? clip_sink(options, run.job, engine) : image_sink(options, run.job, engine);
+  check_new_file(options.request.save_state, "--save-state", options.yes);
+  check_new_file(options.save_latents, "--save-latents", options.yes);
+  if (options.request.seed.size() == 1 && options.request.own_seed() < 0)  // never lost
+    say("using random seed " + std::to_string(run.job.first().own_seed()));
+  for (const std::string& remark : run.job.remarks) run.remark(remark);
+  run.remark(sink->remark());
   const StopSignals signals;
-  try {
-    make_pictures(run, signals);
-  } catch (const generate::Stopped&) {
-    print_result(run, true);
-    say(run.files.empty() ? std::string("stopped; no picture was written")
-                          : detail::concat("stopped; ", run.files.size(), " of ", run.resolved.size(),
-                                           " pictures were written"));
-    return signals.exit_code();
-  }
-  print_result(run, false);
-  return Exit::ok;
+  const double start = steady_seconds();
+  const End end = make(run, *sink, signals);
+  run.seconds = steady_seconds() - start;
+  print_result(run, *sink, end);
+  tell_end(run, *sink, end);
+  return end == End::stopped ? signals.exit_code() : Exit::ok;
 }
 
 Action declare_sample(Flags& flags) {
@@ -262,6 +310,7 @@ Action declare_sample(Flags& flags) {
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
   flags.letter("quiet", 'q');
+  flags.repeated("prompt");
   flags.repeated("prompt_at");
   flags.add(*options);
   return [options] { return sample(*options); };
@@ -275,19 +324,21 @@ Command sample_command() {
       .summary = "make images or clips with a model",
       .usage = "sample --model DIR [flags]",
       .about =
-          "Makes images with a model and writes them as PNG or JPEG. Each PNG carries the settings "
-          "that made it.\n"
+          "Makes images or clips with a model: images as PNG or JPEG, clips as MP4, WebM, GIF, raw video or a "
+          "folder of frames. Each file carries the settings that made it, and `pom reproduce` makes it again.\n"
           "\n"
-          "Paths of finished images go to stdout, progress to stderr. What is left open, the model's "
-          "own settings decide (pom info DIR shows them). One seed, one image: image i of a run has "
+          "Paths of finished files go to stdout, progress to stderr. What is left open, the model's "
+          "own settings decide (pom info DIR shows them). One seed, one image: item i of a run has "
           "seed + i, and comes out the same alone, in any batch and with any number of threads.\n"
           "\n"
-          "A model that makes clips takes --prompt and writes a clip. With --stream it comes block by "
-          "block, and Ctrl-C or a player that is closed ends it with a file that plays.",
+          "A model that reads text takes --prompt and makes a clip, or, for an output that ends in .png or "
+          ".jpg, an image. With --stream a clip comes block by block, and Ctrl-C or a player that is closed "
+          "ends it with a file that plays.",
       .examples =
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
-          "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run",
+          "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run\n"
+          "pom sample --model assets/sprites32 --prompt \"a red star drifts up over black\" -o star.mp4",
       .declare = declare_sample,
   };
 }

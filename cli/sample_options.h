@@ -1,26 +1,24 @@
-// The flags of `pom sample`, for pictures and for clips.
+// The flags of `pom sample`.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "pom/generate/clip_request.h"
 #include "pom/generate/device.h"
 #include "pom/generate/request.h"
 
 namespace pom::cli {
 
 struct SampleOptions {
-  std::string model, device = "cpu", output, size, memory_limit;
+  std::string model, device = "cpu", output, size, memory_limit, init_latents, save_latents;
   generate::Request request;
-  generate::ClipRequest clip;  // of a model that makes clips
   std::int64_t preview = 0, batch = 0, threads = 0;
   bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
 
   template <class Visit>
   void fields(Visit&& visit) {
-    constexpr std::string_view what = "What to draw", where = "Where it goes", work = "How to work";
+    constexpr std::string_view what = "What to make", where = "Where it goes", work = "How to work";
     visit(Field{.name = "model",
                 .help = "folder of the model (config.json, model.safetensors), or its name in $POM_MODELS, "
                         "assets/ or models/",
@@ -34,14 +32,14 @@ struct SampleOptions {
                 .group = what},
           size);
     visit(Field{.name = "output",
-                .help = "image (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class} and "
-                        "{seed} are the image's own) or folder (cats/ gets MODEL_%03d.png); "
+                .help = "image (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class}, {prompt} "
+                        "and {seed} are the item's own) or folder (cats/ gets MODEL_%03d.png); "
                         "default: out/{class}_{seed}.png. A clip: cat.mp4, .webm, .gif, .y4m, a folder of "
                         "frames (cat/), or - for raw y4m on stdout",
                 .value = "FILE",
                 .group = where},
           output);
-    visit(Field{.name = "grid", .help = "one labelled sheet of all images", .group = where}, grid);
+    visit(Field{.name = "grid", .help = "one labelled sheet of all images; of clips, one clip of them side by side", .group = where}, grid);
     visit(Field{.name = "preview",
                 .help = "every N steps also write what the image is going to be, as "
                         "NAME_preview_003.png beside the output",
@@ -52,21 +50,30 @@ struct SampleOptions {
           preview);
     visit(Field{.name = "yes", .help = "overwrite files that exist", .group = where}, yes);
     visit(Field{.name = "json",
-                .help = "the result as one JSON object: files, seeds, classes, seconds, model",
+                .help = "the result as one JSON object: files, seeds, classes or prompts, seconds, model",
                 .group = where},
           json);
     visit(
         Field{
             .name = "quiet", .help = "no progress, no remarks; a random seed is still said", .group = where},
         quiet);
-    clip.fields(visit);
+    visit(Field{.name = "save_latents",
+                .help = "also write the latents before they are decoded: safetensors, \"latents\", an item a row",
+                .value = "FILE",
+                .group = where},
+          save_latents);
+    visit(Field{.name = "init_latents",
+                .help = "noise to begin with in place of the seed's, a file of the same form",
+                .value = "FILE",
+                .group = work},
+          init_latents);
     visit(Field{.name = "dry_run",
                 .help = "only forecast time and memory; exit 1 where it would not fit",
                 .group = work},
           dry_run);
     visit(generate::device_field(work), device);
     visit(Field{.name = "batch",
-                .help = "images at a time (default: what memory and speed suggest)",
+                .help = "images or clips at a time (default: what memory and speed suggest)",
                 .value = "N",
                 .group = work,
                 .least = 1,
@@ -86,12 +93,5 @@ struct SampleOptions {
           threads);
   }
 };
-
-// With a model that makes clips: cli/clip.cpp.
-int sample_clip(const SampleOptions& options);
-
-// Throws UsageError for flags that are for clips alone, or for pictures alone.
-void refuse_clip_flags(const SampleOptions& options);
-void refuse_picture_flags(const SampleOptions& options);
 
 }  // namespace pom::cli

@@ -85,10 +85,10 @@ void plan_model(ShapesRun& run) {
   run.classes = eval::shapes_named(run.engine->config().classes);
   Request request = run.options.request;
   request.class_name = "all";
-  request.seed = run.options.seed;
+  request.seed = {run.options.seed};
   as_usage([&] {
     if (!run.options.size.empty()) generate::set_size(request, run.options.size);
-    run.request = run.engine->resolve(request).front();
+    run.request = run.engine->resolve(request).first();
   });
   run.canvas = {*run.request.width, *run.request.height};
 }
@@ -146,15 +146,15 @@ at::Tensor make_pictures(ShapesRun& run, std::int64_t index) {
                       run.asked, run.canvas)
         .pictures;
   Request request = run.request;
-  request.seed += index * count;
+  request.seed = {run.options.seed + index * count};
   Watch watch(run.signals, run.options.quiet, detail::concat("sampling ", index + 1, "/", run.options.seeds),
               "evaluation");
   std::vector<io::Image> images;
   generate::Observer observer;
   observer.stop = &run.signals.asked();
   observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
-  observer.on_picture = [&](generate::Picture&& picture) { images.push_back(std::move(picture.image)); };
-  run.engine->run(request, {.batch = run.options.batch}, observer);
+  observer.on_frames = [&](generate::Frames&& frames) { images.push_back(std::move(frames.images.front())); };
+  run.engine->run(run.engine->resolve(request), {.batch = run.options.batch}, observer);
   return eval::stack_pictures(images);
 }
 

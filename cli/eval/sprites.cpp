@@ -12,9 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
-#include "pom/generate/clip_engine.h"
 #include "pom/generate/engine.h"
-#include "pom/generate/many_clips.h"
 #include "pom/generate/metadata.h"
 #include "pom/io/font.h"
 #include "pom/io/picture.h"
@@ -25,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using eval::SpriteAgreement, eval::SpriteQuestion;
-using generate::ClipEngine, generate::Request;
+using generate::Engine, generate::Request;
 using Questions = std::span<const SpriteQuestion>;
 
 struct SpritesFiles {
@@ -36,7 +34,7 @@ struct SpritesFiles {
 struct SpritesRun {
   const EvalOptions& options;
   const StopSignals& signals;
-  std::optional<ClipEngine> engine = {};  // none of drawings
+  std::optional<Engine> engine = {};  // none of drawings
   SpritesFiles files = {};
   data::ClipFormat format = {};  // of what is judged: as long as the model's own clips
   Request request = {};
@@ -91,12 +89,13 @@ void plan_model(SpritesRun& run) {
   run.engine.emplace(run.options.model, run.options.device);
   as_usage([&] {
     Request request = run.options.request;
-    request.seed = run.options.seed;
+    request.seed = {run.options.seed};
+    request.prompt = {""};
     if (!run.options.size.empty()) generate::set_size(request, run.options.size);
-    const generate::ClipJob job = run.engine->resolve({.prompt = ""}, request);
-    run.request = job.request;
+    const generate::Job job = run.engine->resolve(request);
+    run.request = job.first();
     run.format = {
-        .width = *job.request.width, .height = *job.request.height, .frames = job.frames, .fps = job.fps};
+        .width = *run.request.width, .height = *run.request.height, .frames = job.frames, .fps = job.fps};
   });
 }
 
@@ -248,21 +247,20 @@ eval::ScoreTable judge_drawings(SpritesRun& run) {
   return table;
 }
 
-eval::PartKeeper make_clips(const SpritesRun& run, generate::ManyClips& model, Questions questions,
-                            const std::function<void(std::int64_t)>& on_step) {
-  std::vector<std::string> prompts;
-  std::vector<std::uint64_t> seeds;
-  for (const SpriteQuestion& question : questions) {
-    prompts.push_back(question.caption);
-    seeds.push_back(run.seed_of(question));
+// The clips of these questions, each with its own caption and noise, block by block where the model allows it.
+generate::Job job_of(const SpritesRun& run, Questions questions, std::int64_t window) {
+  const models::NetworkConfig& network = run.engine->config().network;
+  Request request = run.request;
+  request.frames = std::to_string(run.parts.last());
+  request.stream = network.block_causal();
+  if (window != network.window) request.window = window;
+  generate::Job job = run.engine->resolve(request);
+  job.items.resize(questions.size(), job.items.front());
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    job.items[i].prompt = {questions[i].caption};
+    job.items[i].seed = {static_cast<std::int64_t>(run.seed_of(questions[i]))};
   }
-  eval::PartKeeper kept(run.parts, std::ssize(questions), run.format.height, run.format.width);
-  generate::ManyObserver observer;
-  observer.stop = &run.signals.asked();
-  observer.on_step = [&](std::int64_t done, std::int64_t) { on_step(done); };
-  observer.on_frames = [&](std::int64_t first, const at::Tensor& frames) { kept.take(first, frames); };
-  model.run(prompts, std::move(seeds), run.parts.last(), observer);
-  return kept;
+  return job;
 }
 
 std::int64_t batch_of(const SpritesRun& run) {
@@ -270,19 +268,29 @@ std::int64_t batch_of(const SpritesRun& run) {
   return run.engine->device().starts_with("cuda") ? 256 : 16;
 }
 
+eval::PartKeeper make_clips(SpritesRun& run, Questions questions, std::int64_t window,
+                            const std::function<void(std::int64_t, std::int64_t)>& on_evaluation) {
+  eval::PartKeeper kept(run.parts, std::ssize(questions), run.format.height, run.format.width);
+  generate::Observer observer;
+  observer.stop = &run.signals.asked();
+  observer.on_evaluation = on_evaluation;
+  observer.on_frames = [&](generate::Frames&& frames) { kept.take(frames.item, frames.first, frames.images); };
+  run.engine->run(job_of(run, questions, window), {.batch = batch_of(run)}, observer);
+  return kept;
+}
+
 eval::ScoreTable judge_clips(SpritesRun& run, std::size_t window) {
   eval::ScoreTable table(run.splits, run.parts.lengths);
-  generate::ManyClips model(*run.engine, run.request, run.windows[window]);
   const Batches batches(std::ssize(run.questions), batch_of(run));
-  const std::int64_t steps = model.steps(run.parts.last()), total = batches.batches * steps;
   const std::string what =
       run.windows.size() > 1 ? "sampling, " + window_text(run.windows[window]) : std::string("sampling");
-  Watch watch(run.signals, run.options.quiet, what, "step");
-  watch(0, total);
+  Watch watch(run.signals, run.options.quiet, what, "evaluation");
   for (std::int64_t i = 0; i < batches.batches; ++i) {
     const Questions questions = batches.of(run, i);
     const eval::PartKeeper kept =
-        make_clips(run, model, questions, [&](std::int64_t done) { watch(i * steps + done, total); });
+        make_clips(run, questions, run.windows[window], [&](std::int64_t done, std::int64_t total) {
+          watch(i * total + done, batches.batches * total);
+        });
     for (std::size_t length = 0; length < run.parts.lengths.size(); ++length) {
       const std::vector<SpriteAgreement> agreements =
           eval::judge_part(questions, kept.part(length), run.format.fps, [&](std::int64_t) {

@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "pom/base/error.h"
 
@@ -57,14 +58,16 @@ PartKeeper::PartKeeper(const SpriteParts& parts, std::int64_t clips, std::int64_
   }
 }
 
-void PartKeeper::take(std::int64_t first, const at::Tensor& frames) {
+void PartKeeper::take(std::int64_t clip, std::int64_t first, std::span<const io::Image> frames) {
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     const std::int64_t begin = std::max(first, parts_.first(i)),
-                       end = std::min(first + frames.size(2), parts_.first(i) + parts_.frames);
-    if (begin < end)
-      kept_[i]
-          .narrow(2, begin - parts_.first(i), end - begin)
-          .copy_(frames.narrow(2, begin - first, end - begin));
+                       end = std::min(first + std::ssize(frames), parts_.first(i) + parts_.frames);
+    for (std::int64_t frame = begin; frame < end; ++frame) {
+      const io::Image& image = frames[static_cast<std::size_t>(frame - first)];
+      const at::Tensor pixels = at::from_blob(const_cast<std::uint8_t*>(image.data.data()),
+                                              {image.height, image.width, image.channels}, at::kByte);
+      kept_[i][clip].select(1, frame - parts_.first(i)).copy_(pixels.permute({2, 0, 1}));
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "pom/data/sprites.h"
 #include "pom/eval/sprite_judge.h"
+#include "pom/io/image.h"
 
 namespace pom::eval {
 
@@ -43,8 +44,8 @@ struct SpriteParts {
 class PartKeeper {
  public:
   PartKeeper(const SpriteParts& parts, std::int64_t clips, std::int64_t height, std::int64_t width);
-  // Frames `first`, … of all clips, uint8 (N, 3, t, H, W).
-  void take(std::int64_t first, const at::Tensor& frames);
+  // Frames `first`, … of one of the clips, 8-bit RGB.
+  void take(std::int64_t clip, std::int64_t first, std::span<const io::Image> frames);
   const at::Tensor& part(std::size_t length) const { return kept_[length]; }  // (N, 3, F, H, W)
 
  private:

@@ -1,19 +1,17 @@
 #include "pom/generate/engine.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/cat.h>
 
+#include "pom/base/build_info.h"
 #include "pom/base/error.h"
-#include "pom/diffusion/guidance.h"
-#include "pom/diffusion/noise.h"
-#include "pom/generate/classes.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/folder_parts.h"
-#include "pom/generate/pictures.h"
+#include "pom/generate/images.h"
+#include "pom/generate/init_file.h"
 #include "pom/generate/plan.h"
-#include "pom/generate/resolve.h"
-#include "pom/models/weights.h"
+#include "pom/generate/text_folder.h"
+#include "pom/io/sha256.h"
 #include "pom/ops/block/inference.h"
 
 namespace pom::generate {
@@ -21,82 +19,96 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::int64_t> class_numbers(std::span<const Request> pictures, const ModelConfig& config) {
-  std::vector<std::int64_t> numbers;
-  for (const Request& r : pictures)
-    numbers.push_back(parse_classes(r.class_name, config.classes, config.network.classes).at(0));
-  return numbers;
+// Latents that a run was given: one for each item, or `one` for all of them.
+void check_given(const at::Tensor& given, const char* name, std::vector<std::int64_t> expected, bool one) {
+  if (!given.defined()) return;
+  std::vector<std::int64_t> for_all = expected;
+  for_all[0] = 1;
+  check(given.is_floating_point() && (given.sizes() == at::IntArrayRef(expected) ||
+                                      (one && given.sizes() == at::IntArrayRef(for_all))),
+        "sample: ", name, ": expected floating point of shape ", at::IntArrayRef(expected), ", got ",
+        given.scalar_type(), " of shape ", given.sizes());
+}
+
+// The first so many frames of clips (B, C, T, H, W), the last one again where there are fewer.
+at::Tensor filled_up(const at::Tensor& clips, std::int64_t frames) {
+  if (clips.size(2) >= frames) return clips.narrow(2, 0, frames);
+  at::Tensor last = clips.narrow(2, -1, 1);
+  std::vector<std::int64_t> shape = last.sizes().vec();
+  shape[2] = frames - clips.size(2);
+  return at::cat({clips, last.expand(shape)}, 2);
+}
+
+// Of a file that an item begins with; empty where there is none, and of a folder.
+std::string hash_of(const std::string& file) {
+  std::error_code ignored;
+  return fs::is_regular_file(file, ignored) ? io::sha256_file(file) : std::string();
 }
 
 }  // namespace
 
-Engine::Impl::Impl(const fs::path& where, c10::Device device)
-    : folder(where), device(device), files(open_model(where)), config(files.config), name(config.name) {
+Engine::Impl::Impl(const fs::path& where, c10::Device on)
+    : folder(where), device(on), files(open_model(where)), config(files.config), name(config.name) {
   if (name.empty()) name = folder_name(folder);
-  check(!config.network.video(), "model folder: ", where.string(),
-        ": expected a model for pictures, got one for clips (network.kind is ", config.network.kind, ")");
   codec = codecs::make_codec(config.codec, config.network.channels);
+  if (!files.text) return;
+  encoder = open_text(*files.text, config);
+  encoder->to(device);
+}
+
+ModelShape Engine::Impl::shape() const {
+  const bool clips = config.network.video();
+  return {.factor = codec->factor(),
+          .block_frames = clips ? config.network.patch_time * codec->time_factor() : 1};
 }
 
 std::int64_t Engine::Impl::stored_bytes(const Request& request) const {
-  if (denoisers.contains(dtype_of(request))) return 0;
+  if (denoisers.contains({dtype_of(request), network_of(config, request).window})) return 0;
   return files.weights.in_memory() ? 1 : files.weights.bytes();
 }
 
-models::Denoiser& Engine::Impl::denoiser(at::ScalarType dtype) {
-  const auto found = denoisers.find(dtype);
-  if (found != denoisers.end()) return *found->second;
+models::Denoiser& Engine::Impl::denoiser(const Request& request) {
+  const models::NetworkConfig network = network_of(config, request);
+  std::unique_ptr<models::Denoiser>& made = denoisers[{dtype_of(request), network.window}];
+  if (made) return *made;
   models::Weights weights = files.weights.take();
   if (!device.is_cpu())
     for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
-  return *(denoisers[dtype] = models::Denoiser::make(config.network, std::move(weights), dtype));
+  made = models::Denoiser::make(network, std::move(weights), dtype_of(request));
+  return *made;
 }
 
-Plan Engine::Impl::plan(const Request& request, std::int64_t pictures, const Limits& limits) const {
-  if (!device.is_cpu()) return make_gpu_plan(config, *codec, request, pictures, limits);
-  return make_plan(config, *codec, request, pictures, limits, stored_bytes(request));
+Work Engine::Impl::work(const Job& job) const {
+  return {.items = std::ssize(job.items),
+          .blocks = job.blocks,
+          .clip = job.clip,
+          .stream = job.stream,
+          .on_gpu = !device.is_cpu()};
 }
 
-at::Tensor Engine::Impl::sample_batch(std::span<const Request> pictures, const Hooks& hooks) {
-  const at::NoGradGuard no_grad;
-  const Request& r = pictures.front();
-  const diffusion::SamplerOptions options = sampler_options(r);
-  const diffusion::Guidance guidance = guidance_of(r);
-  const std::int64_t height = *r.height / codec->factor(), width = *r.width / codec->factor();
-  models::Denoiser& network = denoiser(dtype_of(r));
-  models::SamplingPlan plan{
-      .batch = std::ssize(pictures), .height = height, .width = width, .evaluations = {}};
-  for (const double t : diffusion::evaluation_times(*r.sampler, options))
-    plan.evaluations.push_back({t, guidance.acts_at(t)});
-  network.plan(plan);
-  network.tell({.classes = class_numbers(pictures, config)});
-  std::vector<std::uint64_t> seeds;
-  for (const Request& picture : pictures) seeds.push_back(static_cast<std::uint64_t>(picture.seed));
-  at::Tensor noise =
-      at::empty({static_cast<std::int64_t>(seeds.size()), config.network.channels, height, width},
-                at::TensorOptions(at::kFloat).device(device));
-  diffusion::fill_latents(noise, seeds);
-  std::size_t next = 0;
-  const diffusion::PairModel model = [&](const at::Tensor& x, double t, bool both) {
-    if (hooks.before) hooks.before();
-    check(next < plan.evaluations.size() && plan.evaluations[next].t == t &&
-              plan.evaluations[next].both == both,
-          "sample: evaluation ", next, ": expected what was planned, got time ", t);
-    at::Tensor answer = network(x, static_cast<std::int64_t>(next++));
-    if (hooks.after) hooks.after();
-    return answer;
-  };
-  return diffusion::sample(diffusion::guide(model, guidance), noise, path_of(config.diffusion), *r.sampler,
-                           options, diffusion::step_noise(seeds), hooks.on_step);
+Plan Engine::Impl::plan(const Job& job, const Limits& limits) const {
+  return make_plan(config, *codec, job.first(), work(job), limits, stored_bytes(job.first()));
 }
 
-std::vector<Picture> Engine::Impl::decode(const at::Tensor& latents, std::span<const Request> pictures,
-                                          std::int64_t first) const {
-  std::vector<io::Image> images = to_images(codec->decode(latents.to(at::kCPU)), pictures.data());
-  std::vector<Picture> out;
-  for (std::size_t i = 0; i < images.size(); ++i)
-    out.push_back({std::move(images[i]), pictures[i], first + static_cast<std::int64_t>(i)});
-  return out;
+BatchSampling Engine::Impl::sampling(std::span<const Request> items) const {
+  const Request& r = items.front();
+  BatchSampling sampling{.height = *r.height / codec->factor(),
+                         .width = *r.width / codec->factor(),
+                         .seeds = {},
+                         .path = path_of(config.diffusion),
+                         .sampler = *r.sampler,
+                         .options = sampler_options(r),
+                         .guidance = guidance_of(r)};
+  for (const Request& item : items) sampling.seeds.push_back(static_cast<std::uint64_t>(item.own_seed()));
+  return sampling;
+}
+
+at::Tensor Engine::Impl::read_init(const Job& job) const {
+  if (job.first().init.empty()) return {};
+  const bool clips = config.network.video();
+  const std::vector<io::Image> images = read_init_frames(job.first().init, clips ? job.frames : 1);
+  const at::Tensor clip = from_images(images, config.network.channels).unsqueeze(0);  // (1, C, T, H, W)
+  return clips ? clip : clip.squeeze(2);
 }
 
 Engine::Engine(const fs::path& folder, std::string_view device)
@@ -120,52 +132,105 @@ std::string Engine::device() const {
 const std::string& Engine::weights_hash() const {
   return impl_->files.weights.hash();
 }
-
-std::vector<Request> Engine::resolve(const Request& request) const {
-  std::vector<Request> pictures = generate::resolve(request, impl_->config, impl_->codec->factor());
-  if (dtype_of(pictures.front()) != at::kFloat8_e4m3fn) return pictures;
-  const std::string reason = ops::fp8_refusal(impl_->device);
-  check(reason.empty(), "sample: dtype: ", reason);
-  return pictures;
+const std::string& Engine::text_hash() const {
+  static const std::string none;
+  return impl_->encoder ? impl_->encoder->hash() : none;
+}
+std::int64_t Engine::block_frames() const {
+  return impl_->shape().block_frames;
 }
 
-void Engine::run(const Request& request, const Limits& limits, const Observer& observer) {
-  const std::vector<Request> pictures = resolve(request);
-  const Request& r = pictures.front();
-  const Plan plan = impl_->plan(r, std::ssize(pictures), limits);
-  if (!plan.fits) fail(refusal(plan, advice(impl_->config, *impl_->codec, r, plan, impl_->stored_bytes(r))));
-  const std::int64_t total = plan.batches * diffusion::evaluations(*r.sampler, sampler_options(r));
-  std::int64_t done = 0;
-  for (std::int64_t i = 0; i < plan.batches; ++i) {
-    const std::int64_t first = plan.begin(i);
-    const auto batch = std::span(pictures).subspan(static_cast<std::size_t>(first),
-                                                   static_cast<std::size_t>(plan.begin(i + 1) - first));
-    Impl::Hooks hooks;
-    hooks.before = [&] {
-      if (observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed)) throw Stopped();
-    };
-    hooks.after = [&] {
-      ++done;
-      if (observer.on_evaluation) observer.on_evaluation(done, total);
-    };
-    if (observer.preview_every > 0 && observer.on_preview)
-      hooks.on_step = [&](const diffusion::StepInfo& info) {
-        if (info.step % observer.preview_every == 0)
-          observer.on_preview(info.step, impl_->decode(info.x0, batch, first));
-      };
-    const at::Tensor latents = impl_->sample_batch(batch, hooks);
-    hooks.before();
-    for (Picture& picture : impl_->decode(latents, batch, first))
-      if (observer.on_picture) observer.on_picture(std::move(picture));
+Job Engine::resolve(const Request& request, const Inputs& inputs) const {
+  std::optional<InitShape> init;
+  if (inputs.init.defined())
+    init = {inputs.init.size(-1), inputs.init.size(-2), inputs.init.dim() == 5 ? inputs.init.size(2) : 1};
+  else if (!request.init.empty())
+    init = init_shape(request.init);
+  Job job = generate::resolve(request, impl_->config, impl_->shape(), init);
+  if (dtype_of(job.first()) == at::kFloat8_e4m3fn) {
+    check(!impl_->config.network.video(),
+          "sample: dtype: expected fp32, bf16, fp16 or fp64 of a model that makes clips, got fp8");
+    const std::string reason = ops::fp8_refusal(impl_->device);
+    check(reason.empty(), "sample: dtype: ", reason);
   }
+  if (!impl_->encoder) return job;
+  const auto remark = [&](const std::string& prompt, const std::string& where) {
+    for (const std::string& warning : impl_->encoder->encode({&prompt, 1}).warnings)
+      job.remarks.push_back(where + warning);
+  };
+  const std::string* before = nullptr;
+  for (const Request& item : job.items) {
+    if (before != nullptr && item.subject() == *before) continue;
+    remark(item.subject(), job.changes.empty() ? "" : "from frame 0 on: ");
+    before = &item.subject();
+  }
+  for (const Job::Change& change : job.changes)
+    remark(change.prompt, detail::concat("from frame ", change.block * block_frames(), " on: "));
+  return job;
 }
 
-std::vector<Picture> Engine::run(const Request& request, const Limits& limits) {
-  std::vector<Picture> pictures;
+Origin Engine::origin(const Request& item) const {
+  return {.request = item,
+          .model = name(),
+          .model_hash = weights_hash(),
+          .text_hash = text_hash(),
+          .init_hash = hash_of(item.init),
+          .continue_hash = hash_of(item.continue_from),
+          .version = std::string(build_info().version)};
+}
+
+void Engine::run(const Job& job, const Limits& limits, const Observer& observer, const Inputs& inputs) {
+  const Request& r = job.first();
+  const Plan plan = impl_->plan(job, limits);
+  if (!plan.fits)
+    fail(refusal(impl_->work(job), plan,
+                 advice(impl_->config, *impl_->codec, r, impl_->work(job), plan, impl_->stored_bytes(r))));
+  const Inputs latents = impl_->prepared(job, inputs);
+  const std::int64_t total = plan.batches * (job.stream ? job.blocks : 1) * evaluations_of(r);
+  std::int64_t done = 0;
+  SamplingHooks hooks;
+  hooks.before = [&] {
+    if (observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed)) throw Stopped();
+  };
+  hooks.after = [&] {
+    ++done;
+    if (observer.on_evaluation) observer.on_evaluation(done, total);
+  };
+  for (std::int64_t i = 0; i < plan.batches; ++i)
+    BatchRun(*impl_, job, plan.begin(i), plan.begin(i + 1) - plan.begin(i), observer, latents).run(hooks);
+}
+
+Inputs Engine::Impl::prepared(const Job& job, const Inputs& inputs) const {
+  const Request& r = job.first();
+  const models::NetworkConfig& network = config.network;
+  const std::int64_t items = std::ssize(job.items);
+  const auto shaped = [&](std::int64_t channels, std::int64_t frames, std::int64_t divided) {
+    std::vector<std::int64_t> shape = {items, channels};
+    if (network.video()) shape.push_back(frames);
+    shape.push_back(*r.height / divided), shape.push_back(*r.width / divided);
+    return shape;
+  };
+  check(job.blocks > 0 || !inputs.noise.defined(), "sample: noise: expected a clip with an end, got none");
+  check_given(inputs.noise, "noise", shaped(network.channels, job.blocks * network.patch_time, codec->factor()),
+              false);
+  at::Tensor pixels = inputs.init.defined() ? inputs.init : read_init(job);
+  if (network.video() && pixels.defined() && pixels.dim() == 5) pixels = filled_up(pixels, job.blocks * shape().block_frames);
+  check_given(pixels, "init", shaped(network.channels, job.blocks * shape().block_frames, 1), true);
+  check(pixels.defined() || !r.strength, "sample: strength: expected an init to begin with, got none");
+  if (!pixels.defined()) return {inputs.noise, {}};
+  pixels = pixels.to(at::kCPU, at::kFloat);
+  const at::Tensor latents = network.video() ? codec->encode_clips(pixels) : codec->encode(pixels);
+  return {inputs.noise, latents.to(device)};
+}
+
+std::vector<io::Image> Engine::images(const Job& job, const Limits& limits) {
+  std::vector<io::Image> images;
   Observer observer;
-  observer.on_picture = [&](Picture&& picture) { pictures.push_back(std::move(picture)); };
-  run(request, limits, observer);
-  return pictures;
+  observer.on_frames = [&](Frames&& frames) {
+    if (frames.first == 0) images.push_back(std::move(frames.images.front()));
+  };
+  run(job, limits, observer);
+  return images;
 }
 
 }  // namespace pom::generate

@@ -1,4 +1,5 @@
-// The one engine: opens a model folder, takes requests, gives pictures. One run at a time.
+// The one engine: opens any model folder, resolves requests into jobs, and runs them: batches of items, block
+// after block, each item an image or a clip; an image is a clip of one block. One run at a time.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "pom/generate/folder.h"
+#include "pom/generate/job.h"
+#include "pom/generate/metadata.h"
 #include "pom/generate/request.h"
 #include "pom/io/image.h"
 
@@ -18,32 +23,46 @@ namespace pom::generate {
 
 // How to work, which changes no pixel.
 struct Limits {
-  std::int64_t batch = 0;         // pictures at a time, at most; 0: as many as memory and speed suggest
+  std::int64_t batch = 0;         // items at a time, at most; 0: as many as memory and speed suggest
   std::int64_t memory_bytes = 0;  // what the process may take in all, without a GPU's; 0: what is free
 };
 
-struct Picture {
-  io::Image image;  // 8 bit, RGB or grey
-  Request request;  // complete and for this one picture: its class, its seed, count 1, no field left open
-  std::int64_t index = 0;  // within the run
+// Frames of an item that are there: an image whole, of a clip those of a block.
+struct Frames {
+  std::int64_t item = 0;   // of Job::items
+  std::int64_t first = 0;  // the number of the first one
+  std::vector<io::Image> images;  // 8 bit; RGB, or of images of a model without colours grey
+  bool last = false;              // nothing follows of this item
 };
 
 // Called from the thread that runs. Throwing from any of them ends the run.
 struct Observer {
-  std::function<void(std::int64_t done, std::int64_t total)>
-      on_evaluation;                          // of the network, over all batches
-  std::function<void(Picture&&)> on_picture;  // in order of index
-  std::int64_t preview_every = 0;             // steps; 0: never
-  // The pictures that the network expects after `step` steps (counted from 1) of the batch now made.
-  std::function<void(std::int64_t step, std::vector<Picture>&&)> on_preview;
-  const std::atomic<bool>* stop =
-      nullptr;  // set by a signal handler: the run ends with Stopped at the next step
+  // Evaluations of the network, over all batches and blocks; total is 0 where there is no end.
+  std::function<void(std::int64_t done, std::int64_t total)> on_evaluation = {};
+  std::function<void(Frames&&)> on_frames = {};  // of every item in order, items in order where they are images
+  std::function<void()> on_block = {};           // all frames of a block of all items of a batch were given
+  std::int64_t preview_every = 0;                // steps; 0: never
+  // What the network expects after `step` steps (counted from 1, over the blocks) of the batch now made.
+  std::function<void(std::int64_t step, std::vector<Frames>&&)> on_preview = {};
+  // The latents of the items from `item` on, as they were sampled and before they are decoded; of clips those
+  // of some blocks.
+  std::function<void(std::int64_t item, const at::Tensor& latents)> on_latents = {};
+  // Set by a signal handler: the run ends with Stopped before the next evaluation.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 struct Stopped {};  // thrown where Observer::stop was set
 
+// Tensors that a run begins with, in place of what its request says.
+struct Inputs {
+  at::Tensor noise = {};  // latents of pure noise, of every item: (N, C, H, W), of clips (N, C, T, H, W)
+  // Pixels in place of the file that Request::init names, in [-1, 1]: one for all items or one for each, shaped
+  // as above; the last frame of a clip stands for those that are missing.
+  at::Tensor init = {};
+};
+
 struct Forecast {
-  std::int64_t pictures = 0, batch = 0, evaluations = 0;  // evaluations of the network, over all batches
+  std::int64_t items = 0, batch = 0, evaluations = 0;  // evaluations of the network, over all batches
   double macs = 0, seconds = 0;  // of the run; seconds from a short measurement on this machine
   std::int64_t peak_bytes = 0;   // of the process at its largest; 0 on a GPU, where it is not forecast
   std::int64_t free_bytes =
@@ -54,7 +73,7 @@ struct Forecast {
 
 class Engine {
  public:
-  // `device` is where the network runs (device.h): noise is made on the host and pictures come back to it.
+  // `device` is where the network runs (device.h): noise is made on the host and images come back to it.
   explicit Engine(const std::filesystem::path& folder, std::string_view device = "cpu");
   ~Engine();
   Engine(Engine&&) noexcept;
@@ -64,19 +83,30 @@ class Engine {
   const std::filesystem::path& folder() const;
   const std::string& name() const;
   std::string device() const;  // "cpu", "cuda:0"
-  // SHA-256 of model.safetensors, of the very bytes that the network is made of.
+  // SHA-256 of model.safetensors and of the text encoder with its vocabulary (empty where there is none), of
+  // the very bytes in use.
   const std::string& weights_hash() const;
+  const std::string& text_hash() const;
+  std::int64_t block_frames() const;  // of a clip; 1 of a model for images
 
-  // The single pictures a request stands for, complete, in the order they are made. Every mistake in a
-  // request is found here. A negative seed is drawn here.
-  std::vector<Request> resolve(const Request& request) const;
-  // Measures for a moment; a negative seed need not be drawn before.
-  Forecast forecast(const Request& request, const Limits& limits = {});
-  void run(const Request& request, const Limits& limits, const Observer& observer);
-  std::vector<Picture> run(const Request& request, const Limits& limits = {});
+  // What a request stands for. Every mistake in it is found here, but for a state that belongs to something
+  // else. A negative seed is drawn here. `inputs` are those of the run to come.
+  Job resolve(const Request& request, const Inputs& inputs = {}) const;
+  // What made an item of a job, for its file.
+  Origin origin(const Request& item) const;
+
+  // Measures for a moment. Of a clip without end: one block of it.
+  Forecast forecast(const Job& job, const Limits& limits = {});
+  // What memory does not hold is refused before the weights are read. A stream that ends early (Stopped,
+  // io::ClosedPipe from on_frames) still saves its state, after the last whole block.
+  void run(const Job& job, const Limits& limits, const Observer& observer, const Inputs& inputs = {});
+
+  // For images, all at once: the first frame of each item.
+  std::vector<io::Image> images(const Job& job, const Limits& limits = {});
+
+  struct Impl;  // private to the room
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -7,16 +7,18 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "pom/codecs/codec.h"
-#include "pom/diffusion/path.h"
-#include "pom/diffusion/sampler.h"
+#include "pom/codecs/text.h"
+#include "pom/generate/block_sampler.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/model_files.h"
 #include "pom/generate/plan.h"
+#include "pom/generate/stream_state.h"
 #include "pom/models/denoiser.h"
 
 namespace pom::generate {
@@ -30,31 +32,63 @@ struct Engine::Impl {
   const ModelConfig& config;
   std::string name;
   std::unique_ptr<codecs::Codec> codec;
-  std::map<at::ScalarType, std::unique_ptr<models::Denoiser>> denoisers;  // made when first needed
+  std::unique_ptr<codecs::TextEncoder> encoder;  // of a network that reads text
+  // Made when first needed, one for each dtype and window.
+  std::map<std::pair<at::ScalarType, std::int64_t>, std::unique_ptr<models::Denoiser>> denoisers;
 
-  // Of the weights that a run of this dtype reads first; 0 where its network is in memory already, and next
+  ModelShape shape() const;
+  // Of the weights that a run of this request reads first; 0 where its network is in memory already, and next
   // to nothing where they are.
   std::int64_t stored_bytes(const Request& request) const;
-  models::Denoiser& denoiser(at::ScalarType dtype);
-  Plan plan(const Request& request, std::int64_t pictures, const Limits& limits) const;
+  models::Denoiser& denoiser(const Request& request);
+  Work work(const Job& job) const;
+  Plan plan(const Job& job, const Limits& limits) const;
+  BatchSampling sampling(std::span<const Request> items) const;
+  // Pixels (1, C, H, W) or (1, C, T, H, W) of the file that a job begins with; undefined where there is none.
+  at::Tensor read_init(const Job& job) const;
+  // What a run begins with, as latents.
+  Inputs prepared(const Job& job, const Inputs& inputs) const;
 
-  struct Hooks {
-    std::function<void()> before, after;  // each evaluation of the network; may throw
-    diffusion::OnStep on_step;
-  };
-  // Latents (B, C, H, W), on the device, of complete requests that differ in class and seed alone. A
-  // picture's bits do not depend on the others.
-  at::Tensor sample_batch(std::span<const Request> pictures, const Hooks& hooks);
   struct Speed {
     double setup = 0;    // seconds of a batch before its first evaluation
     double first = 0;    // what the very first evaluation takes beyond the others
     double per_mac = 0;  // with what the sampler does between evaluations
-    double decode = 0;   // of one picture
+    double decode = 0;   // of one block of one item
   };
-  Speed measure(std::span<const Request> probe);  // samples for a moment
+  Speed measure(const Job& probe);  // samples for a moment
+};
 
-  std::vector<Picture> decode(const at::Tensor& latents, std::span<const Request> pictures,
-                              std::int64_t first) const;
+// A batch of a job, from noise to frames.
+class BatchRun {
+ public:
+  // Items first … first + count - 1. `observer` lives as long as this.
+  BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std::int64_t count,
+           const Observer& observer, const Inputs& inputs);
+
+  void run(const SamplingHooks& hooks);
+
+ private:
+  std::span<const Request> items() const;
+  models::Condition condition(std::span<const std::string> prompts) const;
+  models::Condition class_condition() const;
+  void tell_blocks(std::int64_t block, std::int64_t blocks);
+  BlockStart start(std::int64_t block, std::int64_t blocks) const;
+  at::Tensor make(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);
+  void run_blocks(const SamplingHooks& hooks);
+  void give(const at::Tensor& latents, std::int64_t block);
+  std::vector<Frames> frames_of(const at::Tensor& decoded, std::int64_t block) const;
+  void preview(const diffusion::StepInfo& info, std::int64_t block);
+  void save() const;
+
+  Engine::Impl& engine_;
+  const Job& job_;
+  std::int64_t first_, count_;
+  const Observer& observer_;
+  Inputs inputs_;  // this batch's, on the device
+  std::unique_ptr<codecs::ClipDecoder> decoder_;  // of a codec for clips
+  std::vector<std::string> prompts_;              // of now
+  BlockSampler sampler_;
+  std::int64_t passed_ = 0;  // blocks of this run
 };
 
 }  // namespace pom::generate

@@ -1,4 +1,4 @@
-// Private to the room: what both engines, for pictures and for clips, take from a model folder.
+// Private to the room: what the engine takes from a model folder.
 #pragma once
 
 #include <filesystem>

@@ -6,11 +6,9 @@
 #include <torch/cuda.h>
 
 #include "pom/base/error.h"
-#include "pom/generate/clip_engine_impl.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/plan.h"
 #include "pom/generate/process.h"
-#include "pom/generate/resolve.h"
 #include "pom/models/counts.h"
 
 namespace pom::generate {
@@ -25,32 +23,41 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Multiply-adds of one row (a picture, or its half without class).
+// Multiply-adds of one row (a block of an item, or its half that guidance leads away from).
 double row_macs(const ModelConfig& config, std::int64_t factor, const Request& r) {
   return static_cast<double>(models::count_macs(config.network, *r.height / factor, *r.width / factor));
 }
 
-// Rows of one picture over all evaluations of the network.
+// Rows of one block over all evaluations of the network.
 std::int64_t total_rows(const Request& r) {
   const diffusion::Guidance guidance = guidance_of(r);
   std::int64_t rows = 0;
+  if (!samples(r)) return rows;
   for (const double t : diffusion::evaluation_times(*r.sampler, sampler_options(r)))
     rows += guidance.acts_at(t) ? 2 : 1;
   return rows;
 }
 
-// What is measured in place of the run's largest batch: the same where that is quick; else fewer pictures, or
-// a part of one.
-std::vector<Request> probe_of(std::vector<Request> batch, const ModelConfig& config, std::int64_t factor) {
+// What is measured in place of the run's largest batch: the same where that is quick; else fewer items, fewer
+// blocks, or a part of one.
+Job probe_of(const Job& job, std::int64_t batch, const ModelConfig& config, std::int64_t factor) {
+  Job probe = job;
+  probe.items.resize(static_cast<std::size_t>(batch));
+  for (Request& item : probe.items) item.strength.reset(), item.init.clear();
+  Request& r = probe.items.front();
   const std::int64_t unit = config.network.patch * factor;
-  const double row = row_macs(config, factor, batch.front()) * static_cast<double>(rows_of(batch.front()));
-  const auto fitting = static_cast<std::size_t>(macs_at_a_time / row);
-  batch.resize(std::clamp<std::size_t>(fitting, 1, batch.size()));
-  Request& r = batch.front();
-  while (batch.size() == 1 &&
+  const double block = row_macs(config, factor, r) * static_cast<double>(rows_of(r));
+  const auto fitting = static_cast<std::int64_t>(macs_at_a_time / block);
+  probe.blocks = job.stream ? 1 : std::clamp<std::int64_t>(fitting, 1, job.blocks);
+  probe.items.resize(
+      static_cast<std::size_t>(std::clamp<std::int64_t>(fitting / probe.blocks, 1, std::max<std::int64_t>(1, batch))));
+  while (probe.items.size() == 1 && job.continue_from.empty() &&
          row_macs(config, factor, r) * static_cast<double>(rows_of(r)) > macs_at_a_time && *r.height > unit)
     r.height = std::max(unit, *r.height / 2 / unit * unit);
-  return batch;
+  probe.frames = 0;
+  probe.save_state.clear();
+  std::erase_if(probe.changes, [&](const Job::Change& change) { return change.block >= probe.blocks; });
+  return probe;
 }
 
 // Seconds and rows of the evaluations so far.
@@ -62,16 +69,17 @@ struct Enough {};
 
 }  // namespace
 
-Engine::Impl::Speed Engine::Impl::measure(std::span<const Request> probe) {
-  const Request& r = probe.front();
+Engine::Impl::Speed Engine::Impl::measure(const Job& probe) {
+  const Request& r = probe.first();
   const diffusion::Guidance guidance = guidance_of(r);
   const std::vector<double> times = diffusion::evaluation_times(*r.sampler, sampler_options(r));
+  const double blocks = static_cast<double>(probe.blocks * std::ssize(probe.items));
   Speed speed;
   Tally first, later;
   std::size_t done = 0;
   const Clock::time_point start = Clock::now();
   Clock::time_point last = start;
-  Hooks hooks;
+  SamplingHooks hooks;
   hooks.before = [&] {
     if (done == 0) speed.setup = seconds_since(std::exchange(last, Clock::now()));
     if (done >= least && seconds_since(start) > speed.setup + patience) throw Enough();
@@ -80,14 +88,14 @@ Engine::Impl::Speed Engine::Impl::measure(std::span<const Request> probe) {
     if (device.is_cuda()) torch::cuda::synchronize(device.index());  // it only has been asked to compute
     Tally& tally = done == 0 ? first : later;
     tally.seconds += seconds_since(std::exchange(last, Clock::now()));
-    tally.rows += static_cast<double>((guidance.acts_at(times[done]) ? 2 : 1) * probe.size());
+    tally.rows += (guidance.acts_at(times[done]) ? 2 : 1) * blocks;
     ++done;
   };
+  Observer observer;
+  observer.on_frames = [](Frames&&) {};
   try {
-    const at::Tensor latents = sample_batch(probe, hooks);
-    const Clock::time_point now = Clock::now();
-    decode(latents, probe, 0);
-    speed.decode = seconds_since(now) / static_cast<double>(probe.size());
+    BatchRun(*this, probe, 0, std::ssize(probe.items), observer, {}).run(hooks);
+    speed.decode = seconds_since(last) / blocks;
   } catch (const Enough&) {
   }
   const Tally& usual = later.rows > 0 ? later : first;
@@ -96,90 +104,43 @@ Engine::Impl::Speed Engine::Impl::measure(std::span<const Request> probe) {
   return speed;
 }
 
-Forecast Engine::forecast(const Request& request, const Limits& limits) {
-  const std::vector<Request> pictures = resolve(request);
+Forecast Engine::forecast(const Job& job, const Limits& limits) {
   const ModelConfig& config = impl_->config;
   const codecs::Codec& codec = *impl_->codec;
-  const Request& r = pictures.front();
-  const Plan plan = impl_->plan(r, std::ssize(pictures), limits);
+  const Request& r = job.first();
+  const Work work = impl_->work(job);
+  const Plan plan = impl_->plan(job, limits);
+  const std::int64_t blocks = std::max<std::int64_t>(1, job.blocks);
 
   Forecast f;
-  f.pictures = plan.pictures;
+  f.items = plan.items;
   f.batch = plan.batch;
-  f.evaluations = plan.batches * diffusion::evaluations(*r.sampler, sampler_options(r));
-  const double row = row_macs(config, codec.factor(), r);
-  f.macs = row * static_cast<double>(total_rows(r) * plan.pictures);
+  f.evaluations = plan.batches * (job.stream ? blocks : 1) * evaluations_of(r);
+  f.macs = row_macs(config, codec.factor(), r) * static_cast<double>(total_rows(r) * plan.items) *
+           static_cast<double>(blocks);
   f.peak_bytes = plan.peak_bytes;
   f.free_bytes = plan.free_bytes;
   f.fits = plan.fits;
   if (!f.fits) {
-    f.advice = advice(config, codec, r, plan, impl_->stored_bytes(r));
+    f.advice = advice(config, codec, r, work, plan, impl_->stored_bytes(r));
     return f;
   }
-  const std::vector<Request> probe =
-      probe_of({pictures.begin(), pictures.begin() + plan.batch}, config, codec.factor());
+  const Job probe = probe_of(job, plan.batch, config, codec.factor());
   const Clock::time_point start = Clock::now();
-  impl_->denoiser(dtype_of(r));
+  impl_->denoiser(r);
   const double making = seconds_since(start);
   const Impl::Speed speed = impl_->measure(probe);
   f.seconds = making + speed.first + static_cast<double>(plan.batches) * speed.setup +
-              speed.per_mac * f.macs + speed.decode * static_cast<double>(plan.pictures);
-  if (!impl_->device.is_cpu()) return f;
+              speed.per_mac * f.macs + speed.decode * static_cast<double>(plan.items * blocks);
+  f.peak_bytes = 0;
+  if (work.on_gpu) return f;
   // What the process has now holds the buffers of the probe, which grow to those of a batch.
-  const std::int64_t more = run_memory(config, codec, r, 0).of(plan.batch) -
-                            run_memory(config, codec, probe.front(), 0).of(std::ssize(probe));
+  const std::int64_t more =
+      run_memory(config, codec, r, work, 0).of(plan.batch) -
+      run_memory(config, codec, probe.first(), impl_->work(probe), 0).of(std::ssize(probe.items));
   f.peak_bytes = std::max(peak_bytes(), resident_bytes() + more);
   f.fits = f.peak_bytes <= f.free_bytes;
-  if (!f.fits) f.advice = advice(config, codec, r, plan, impl_->stored_bytes(r));
-  return f;
-}
-
-// Of one block, in as many at a time as are quick to evaluate.
-double ClipEngine::Impl::step_seconds(const ClipJob& job) {
-  const double macs =
-      row_macs(config, codec->factor(), job.request) * static_cast<double>(rows_of(job.request));
-  ClipJob probe = job;
-  probe.blocks = 1, probe.frames = 0;
-  if (!job.stream)
-    probe.blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(macs_at_a_time / macs), 1, job.blocks);
-  probe.save_state.clear();
-  std::erase_if(probe.prompts, [&](const ClipJob::Prompt& prompt) { return prompt.block >= probe.blocks; });
-  std::vector<Clock::time_point> steps = {Clock::now()};
-  ClipObserver observer;
-  observer.on_step = [&](std::int64_t, std::int64_t) {
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
-    steps.push_back(Clock::now());
-    if (steps.size() > least && seconds_since(steps[1]) > patience) throw Enough();
-  };
-  try {
-    sample(probe, observer);
-  } catch (const Enough&) {
-  }
-  const std::size_t first = steps.size() > 2 ? 1 : 0;  // the first one reads the weights too
-  return std::chrono::duration<double>(steps.back() - steps[first]).count() /
-         static_cast<double>(steps.size() - 1 - first) / static_cast<double>(probe.blocks);
-}
-
-Forecast ClipEngine::forecast(const ClipJob& job, const Limits& limits) {
-  const Request& r = job.request;
-  const ModelConfig& config = impl_->config;
-  const codecs::Codec& codec = *impl_->codec;
-  const ClipWork work = impl_->work(job);
-  const Plan plan = make_clip_plan(config, codec, r, work, limits, impl_->stored_bytes());
-  const std::int64_t blocks = std::max<std::int64_t>(1, job.blocks);
-  Forecast f;
-  f.pictures = f.batch = 1;
-  f.evaluations = (job.stream ? blocks : 1) * diffusion::evaluations(*r.sampler, sampler_options(r));
-  f.macs =
-      row_macs(config, codec.factor(), r) * static_cast<double>(total_rows(r)) * static_cast<double>(blocks);
-  f.peak_bytes = plan.peak_bytes;
-  f.free_bytes = plan.free_bytes;
-  f.fits = plan.fits;
-  if (f.fits)
-    f.seconds = impl_->step_seconds(job) * static_cast<double>(*r.steps) * static_cast<double>(blocks);
-  else
-    f.advice = clip_advice(config, codec, r, work, plan, impl_->stored_bytes());
-  f.peak_bytes = work.on_gpu ? 0 : std::max(f.peak_bytes, peak_bytes());
+  if (!f.fits) f.advice = advice(config, codec, r, work, plan, impl_->stored_bytes(r));
   return f;
 }
 

@@ -15,12 +15,16 @@ constexpr const char* own_keyword = "pom";
 constexpr const char* common_keyword = "parameters";
 
 struct ModelPart {
-  std::string name, sha256;
+  std::string name, sha256, text_encoder;
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "name", .help = "of the model"}, name);
     visit(Field{.name = "sha256", .help = "of model.safetensors"}, sha256);
+    visit(Field{.name = "text_encoder_sha256",
+                .help = "of its text encoder",
+                .saved = !text_encoder.empty()},
+          text_encoder);
   }
 };
 
@@ -29,13 +33,18 @@ struct Chunk {
   std::int64_t format = 1;
   Request request;
   ModelPart model;
-  std::string version;
+  std::string init, continued, version;
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "format", .help = "version of this chunk", .least = 1, .most = 1}, format);
     visit(Field{.name = "request", .help = "what made the picture"}, request);
     visit(Field{.name = "model", .help = "with which weights"}, model);
+    visit(Field{.name = "init_sha256", .help = "of what it began with", .saved = !init.empty()}, init);
+    visit(Field{.name = "continue_sha256",
+                .help = "of the state it continued",
+                .saved = !continued.empty()},
+          continued);
     visit(Field{.name = "version", .help = "of libpom"}, version);
   }
 };
@@ -48,30 +57,50 @@ std::string sampler_label(const std::string& name) {
   return found == labels.end() ? name : found->second;
 }
 
-std::string parameters_of(const Origin& origin) {
-  const Request& r = origin.request;
-  std::string text = pom::detail::concat(
-      r.class_name, "\nSteps: ", *r.steps, ", Sampler: ", sampler_label(*r.sampler),
-      ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.seed, ", Size: ", *r.width, "x", *r.height);
-  if (*r.shift != 1) text += pom::detail::concat(", Shift: ", *r.shift);
-  if (*r.eta != 0) text += pom::detail::concat(", Eta: ", *r.eta);
-  return text + pom::detail::concat(", Model hash: ", origin.model_hash.substr(0, 10),
-                                    ", Model: ", origin.model, ", Version: libpom ", origin.version);
+// Prompts in the order of their frames.
+std::string subject_text(const Request& r) {
+  std::string text = r.subject();
+  for (const std::string& change : r.prompt_at) {
+    const std::size_t colon = change.find(':');
+    if (colon != std::string::npos) text += (text.empty() ? "" : " | ") + change.substr(colon + 1);
+  }
+  return text;
 }
 
+std::string parameters_of(const Origin& origin) {
+  const Request& r = origin.request;
+  std::string text = subject_text(r);
+  if (r.negative_prompt && !r.negative_prompt->empty()) text += "\nNegative prompt: " + *r.negative_prompt;
+  if (r.negative_class) text += "\nNegative prompt: " + *r.negative_class;
+  text += pom::detail::concat("\nSteps: ", *r.steps, ", Sampler: ", sampler_label(*r.sampler),
+                              ", CFG scale: ", *r.cfg_scale, ", Seed: ", r.own_seed(), ", Size: ", *r.width,
+                              "x", *r.height);
+  if (r.frames && *r.frames != "1") text += ", Frames: " + *r.frames;
+  if (r.strength) text += pom::detail::concat(", Denoising strength: ", *r.strength);
+  if (*r.shift != 1) text += pom::detail::concat(", Shift: ", *r.shift);
+  if (*r.eta != 0) text += pom::detail::concat(", Eta: ", *r.eta);
+  text += ", Model hash: " + origin.model_hash.substr(0, 10);
+  if (!origin.text_hash.empty()) text += ", Text encoder hash: " + origin.text_hash.substr(0, 10);
+  return text + pom::detail::concat(", Model: ", origin.model, ", Version: libpom ", origin.version);
+}
+
+// What every model wants; the rest depends on the model, and is checked with it.
 void check_complete(const Request& r, std::string_view where) {
   Request copy = r;
   for (const BoundField& bound : bind_fields(copy))
     std::visit(
         [&]<class Pointer>(Pointer pointer) {
           if constexpr (requires { pointer->has_value(); })
-            check(pointer->has_value() || bound.field.name == "omega", where, bound.field.name,
-                  ": expected a value, and it is missing");
+            check(pointer->has_value() || !bound.field.needs.empty() || bound.field.name == "omega" ||
+                      bound.field.name == "strength",
+                  where, bound.field.name, ": expected a value, and it is missing");
         },
         bound.value);
   check(!r.omega, where, "omega: expected cfg_scale in its place, got \"", shown(r.omega.value_or("")), "\"");
-  check(r.count == 1 && r.seed >= 0, where, "count, seed: expected those of one picture, got ", r.count,
-        " and ", r.seed);
+  check(r.class_name.has_value() != !r.prompt.empty(), where, "class, prompt: expected one of them, got ",
+        r.class_name ? "both" : "none");
+  check(r.count == 1 && r.seed.size() == 1 && r.own_seed() >= 0 && r.prompt.size() <= 1, where,
+        "count, seed, prompt: expected those of one image or clip, got others");
 }
 
 void check_hash(const std::string& hash, std::string_view where) {
@@ -86,9 +115,14 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
   check_complete(origin.request, "metadata: request.");
   check_hash(origin.model_hash, "metadata: model hash: ");
   Chunk chunk{.request = origin.request,
-              .model = {origin.model, origin.model_hash},
+              .model = {origin.model, origin.model_hash, origin.text_hash},
+              .init = origin.init_hash,
+              .continued = origin.continue_hash,
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
   if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
+  // Nothing of this machine.
+  chunk.request.init = std::filesystem::path(chunk.request.init).filename().string();
+  chunk.request.continue_from = std::filesystem::path(chunk.request.continue_from).filename().string();
   Origin complete = origin;
   complete.version = chunk.version;
   return {{common_keyword, parameters_of(complete)}, {own_keyword, io::write_json(chunk)}};
@@ -105,27 +139,28 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   const auto own = find(own_keyword);
   if (own == text.end()) {
     check(find(common_keyword) == text.end(), source,
-          ": expected the text \"pom\" that libpom writes, got only \"parameters\": another program made "
-          "this picture, "
+          ": expected the text \"pom\" that libpom writes, got only \"parameters\": another program made it, "
           "or rewrote it");
     fail(source,
-         ": expected the text \"pom\" that libpom writes, got a picture without it: another program made it, "
+         ": expected the text \"pom\" that libpom writes, got a file without it: another program made it, "
          "or one that edited it took the text away");
   }
   const std::string where = pom::detail::concat(source, ": pom");
   Chunk chunk;
   const std::set<std::string> given = io::read_json(own->text, chunk, where);
   for (const char* needed :
-       {"format", "request", "request.class", "request.seed", "model.name", "model.sha256", "version"})
+       {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
     check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
   fill_shift(chunk.request);
   check_complete(chunk.request, where + ": request.");
   check_hash(chunk.model.sha256, where + ": model.sha256: ");
-  return {chunk.request, chunk.model.name, chunk.model.sha256, chunk.version};
-}
-
-Origin read_origin(const std::filesystem::path& picture) {
-  return origin_of(io::read_png_text(picture), picture.string());
+  return {.request = chunk.request,
+          .model = chunk.model.name,
+          .model_hash = chunk.model.sha256,
+          .text_hash = chunk.model.text_encoder,
+          .init_hash = chunk.init,
+          .continue_hash = chunk.continued,
+          .version = chunk.version};
 }
 
 std::string request_json(const Request& request) {

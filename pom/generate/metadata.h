@@ -1,4 +1,4 @@
-// What made a picture, in its PNG: `parameters` in the words of A1111's interface, `pom` as JSON.
+// What made an image or clip, in its file: `parameters` in the words of A1111's interface, `pom` as JSON.
 //
 //   parameters   star
 //                Steps: 20, Sampler: Heun, CFG scale: 2, Seed: 7, Size: 64x64, Model hash: 0123456789,
@@ -17,16 +17,18 @@
 namespace pom::generate {
 
 struct Origin {
-  Request request;                         // of one picture, complete
-  std::string model, model_hash, version;  // name, SHA-256 of model.safetensors in hexadecimal, of libpom
+  Request request;  // of one image or clip, complete; files it begins with have names, not paths
+  std::string model, model_hash;  // name, and SHA-256 of model.safetensors in hexadecimal digits
+  std::string text_hash = {};     // the same of its text encoder, where it has one
+  std::string init_hash = {}, continue_hash = {};  // of the files that the request begins with
+  std::string version = {};                        // of libpom
 };
 
-// The two text chunks of a picture made by `request`, which must be complete.
+// The two texts of an image or clip made by `request`, which must be complete.
 std::vector<io::TextEntry> metadata_of(const Origin& origin);
 
-// Throws pom::Error that says what is missing where the picture was not made here.
-Origin read_origin(const std::filesystem::path& picture);
-// The same from the text of a picture; `source` begins the messages.
+// Throws pom::Error that says what is missing where the text is not that of a file made here; `source` begins
+// the messages.
 Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source);
 
 // A request as JSON in one line, the fields that are given; and from an object of JSON, where every key must

@@ -6,7 +6,6 @@
 
 #include "pom/base/error.h"
 #include "pom/generate/process.h"
-#include "pom/generate/resolve.h"
 #include "pom/models/counts.h"
 
 namespace pom::generate {
@@ -26,30 +25,32 @@ std::string bytes_text(std::int64_t bytes) {
 }
 
 std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
-                             std::int64_t in_flight) {
+                             const Work& work) {
+  const std::int64_t in_flight = work.on_gpu ? gpu_tokens_in_flight : tokens_in_flight;
   const std::int64_t tokens = config.network.tokens(*request.height / factor, *request.width / factor);
-  const std::int64_t each = tokens * rows_of(request);
-  return (in_flight + each - 1) / each;
+  const double each = static_cast<double>(tokens * rows_of(request)) *
+                      static_cast<double>(std::max<std::int64_t>(1, work.blocks_at_once()));
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(static_cast<double>(in_flight) / each)));
 }
 
 // At most `most` at a time, in batches of nearly one size.
 void cut(Plan& plan, std::int64_t most) {
-  plan.batch = std::max<std::int64_t>(1, std::min(most, plan.pictures));
-  plan.batches = (plan.pictures + plan.batch - 1) / plan.batch;
-  plan.batch = (plan.pictures + plan.batches - 1) / plan.batches;
+  plan.batch = std::max<std::int64_t>(1, std::min(most, plan.items));
+  plan.batches = (plan.items + plan.batch - 1) / plan.batch;
+  plan.batch = (plan.items + plan.batches - 1) / plan.batches;
 }
 
 // So many at a time as are wanted and fit.
-Plan planned(const RunMemory& memory, std::int64_t pictures, std::int64_t most, const Limits& limits) {
+Plan planned(const RunMemory& memory, std::int64_t items, std::int64_t most, const Limits& limits) {
   check(limits.memory_bytes >= 0, "sample: memory: expected a number of bytes, got ", limits.memory_bytes);
   const std::int64_t have = resident_bytes();
   Plan plan;
-  plan.pictures = pictures;
+  plan.items = items;
   const std::int64_t available = available_bytes();  // 0 where the system does not say
   const std::int64_t machine = available > 0 ? have + available : std::numeric_limits<std::int64_t>::max();
   plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
   const std::int64_t room = plan.free_bytes - have - memory.of(0);
-  cut(plan, std::min(most, room / memory.per_picture));
+  cut(plan, std::min(most, room / memory.per_item));
   plan.peak_bytes = have + memory.of(plan.batch);
   plan.fits = plan.peak_bytes <= plan.free_bytes;
   return plan;
@@ -70,8 +71,8 @@ std::string smaller_size(const ModelConfig& config, const codecs::Codec& codec, 
 // attention are as many as blocks are seen; of a stream without end and without a window that is not known.
 std::int64_t stream_bytes(const ModelConfig& config, std::int64_t height, std::int64_t width,
                           const Request& r, std::int64_t blocks) {
-  const models::NetworkConfig& n = config.network;
-  const std::int64_t evaluations = diffusion::evaluations(*r.sampler, sampler_options(r));
+  const models::NetworkConfig n = network_of(config, r);
+  const std::int64_t evaluations = evaluations_of(r);
   const models::SamplingMemory m =
       models::sampling_memory(n, height, width, dtype_of(r), rows_of(r) == 2, evaluations);
   const double layers = static_cast<double>(rows_of(r) * evaluations * n.depth);
@@ -99,82 +100,61 @@ std::int64_t rows_of(const Request& request) {
 }
 
 RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,
-                     std::int64_t stored) {
+                     const Work& work, std::int64_t stored) {
   const std::int64_t height = *r.height / codec.factor(), width = *r.width / codec.factor();
+  const bool clips = config.network.video(), guided = rows_of(r) == 2;
+  const std::int64_t frames = clips ? config.network.patch_time * codec.time_factor() : 1, colours = 3;
+  const std::int64_t frame = *r.height * *r.width * colours;
   const models::SamplingMemory m =
-      models::sampling_memory(config.network, height, width, dtype_of(r), rows_of(r) == 2, *r.steps);
-  const std::int64_t pixels = *r.height * *r.width, colours = 3;
+      models::sampling_memory(config.network, height, width, dtype_of(r), guided, *r.steps);
   RunMemory memory;
+  // A block is decoded at a time, in fp32 and then in 8 bits, on top of what the sampler holds.
+  memory.per_item =
+      frames * (codec.decode_bytes(*r.height, *r.width) + frame * (1 + std::int64_t{sizeof(float)}));
+  // What a file of a whole clip holds waits for its end in memory.
+  if (work.clip && !work.stream)
+    memory.per_item += static_cast<std::int64_t>(
+        std::min(static_cast<double>(frame * frames) * static_cast<double>(work.blocks), most_bytes));
+  if (work.on_gpu) return memory;
   memory.fixed = m.fixed;
-  // Decoded in fp32 and then in 8 bits, on top of what the sampler holds.
-  memory.per_picture = m.per_picture + codec.decode_bytes(*r.height, *r.width) +
-                       pixels * colours * (1 + std::int64_t{sizeof(float)});
+  if (!clips)
+    memory.per_item += m.per_picture;
+  else if (work.stream)
+    memory.per_item += stream_bytes(config, height, width, r, work.blocks);
+  else
+    memory.per_item += models::whole_clip_memory(config.network, height, width, work.blocks,
+                                                 config.text.limit, dtype_of(r), guided);
   // Each stored tensor is given back when its conversion is there.
   if (stored > 0) memory.weights = std::max(stored, m.weights);
   return memory;
 }
 
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-               std::int64_t pictures, const Limits& limits, std::int64_t stored) {
+               const Work& work, const Limits& limits, std::int64_t stored) {
   check(limits.batch >= 0, "sample: batch: expected at least 1, got ", limits.batch);
   const std::int64_t most =
-      limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request, tokens_in_flight);
-  return planned(run_memory(config, codec, request, stored), pictures, most, limits);
+      limits.batch > 0 ? limits.batch : batch_for_speed(config, codec.factor(), request, work);
+  return planned(run_memory(config, codec, request, work, stored), work.items, most, limits);
 }
 
-Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   std::int64_t pictures, const Limits& limits) {
-  check(limits.batch >= 0, "sample: batch: expected at least 1, got ", limits.batch);
-  Plan plan;
-  plan.pictures = pictures;
-  cut(plan, limits.batch > 0 ? limits.batch
-                             : batch_for_speed(config, codec.factor(), request, gpu_tokens_in_flight));
-  return plan;
-}
-
-RunMemory clip_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,
-                      const ClipWork& work, std::int64_t stored) {
-  const std::int64_t height = *r.height / codec.factor(), width = *r.width / codec.factor();
-  const std::int64_t frames = config.network.patch_time * codec.time_factor(), colours = 3;
-  const std::int64_t frame = *r.height * *r.width * colours;
-  const bool guided = rows_of(r) == 2;
-  const models::SamplingMemory m =
-      models::sampling_memory(config.network, height, width, dtype_of(r), guided, *r.steps);
-  RunMemory memory;
-  // A block is decoded at a time, in fp32 and then in 8 bits.
-  memory.per_picture =
-      frames * (codec.decode_bytes(*r.height, *r.width) + frame * (1 + std::int64_t{sizeof(float)}));
-  // What a file of a whole clip holds waits for its end in memory.
-  if (!work.stream)
-    memory.per_picture += static_cast<std::int64_t>(
-        std::min(static_cast<double>(frame * frames) * static_cast<double>(work.blocks), most_bytes));
-  if (work.on_gpu) return memory;
-  memory.fixed = m.fixed;
-  memory.per_picture += work.stream ? stream_bytes(config, height, width, r, work.blocks)
-                                    : models::whole_clip_memory(config.network, height, width, work.blocks,
-                                                                config.text.limit, dtype_of(r), guided);
-  if (stored > 0) memory.weights = std::max(stored, m.weights) + (work.stream ? 0 : stored);
-  return memory;
-}
-
-Plan make_clip_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                    const ClipWork& work, const Limits& limits, std::int64_t stored) {
-  Plan plan = planned(clip_memory(config, codec, request, work, stored), work.clips, work.clips, limits);
-  plan.fits = plan.fits && plan.batches == 1;
-  return plan;
-}
-
-std::string clip_advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                        const ClipWork& work, const Plan& plan, std::int64_t stored) {
+std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
+                   const Work& work, const Plan& plan, std::int64_t stored) {
   const std::int64_t have = resident_bytes();
-  const auto fits = [&](const Request& r, const ClipWork& w) {
-    return have + clip_memory(config, codec, r, w, stored).of(w.clips) <= plan.free_bytes;
+  const auto fits = [&](const Request& r, const Work& w) {
+    return have + run_memory(config, codec, r, w, stored).of(1) <= plan.free_bytes;
   };
-  ClipWork other = work;
+  Work other = work;
   other.stream = true;
-  if (!work.stream && config.network.block_causal() && fits(request, other)) return "--stream would fit";
+  if (work.clip && !work.stream && config.network.block_causal() && fits(request, other))
+    return "--stream would fit";
+  for (const char* dtype : {"fp32", "bf16"}) {
+    Request cheaper = request;
+    cheaper.dtype = dtype;
+    if (!work.clip && dtype_of(cheaper) != dtype_of(request) && fits(cheaper, work))
+      return pom::detail::concat("--dtype ", dtype, " would fit");
+  }
   other = work;
-  while (!work.stream && other.blocks > 1) {
+  while (work.clip && !work.stream && other.blocks > 1) {
     other.blocks /= 2;
     if (fits(request, other))
       return pom::detail::concat("--frames ", other.blocks * config.network.patch_time * codec.time_factor(),
@@ -183,32 +163,10 @@ std::string clip_advice(const ModelConfig& config, const codecs::Codec& codec, c
   return smaller_size(config, codec, request, [&](const Request& r) { return fits(r, work); });
 }
 
-std::string clip_refusal(const ClipWork& work, const Plan& plan, const std::string& advice) {
-  const std::string what =
-      work.clips == 1 ? "the clip" : pom::detail::concat("clips, ", work.clips, " at a time,");
-  return pom::detail::concat("sample: memory: ", what, work.clips == 1 ? " takes about " : " take about ",
-                             bytes_text(plan.peak_bytes), ", and there are ", bytes_text(plan.free_bytes),
-                             advice.empty() ? "; a smaller model might fit" : "; " + advice);
-}
-
-std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   const Plan& plan, std::int64_t stored) {
-  const std::int64_t have = resident_bytes();
-  const auto fits = [&](const Request& r) {
-    return have + run_memory(config, codec, r, stored).of(1) <= plan.free_bytes;
-  };
-  for (const char* dtype : {"fp32", "bf16"}) {
-    Request other = request;
-    other.dtype = dtype;
-    if (dtype_of(other) != dtype_of(request) && fits(other))
-      return pom::detail::concat("--dtype ", dtype, " would fit");
-  }
-  return smaller_size(config, codec, request, fits);
-}
-
-std::string refusal(const Plan& plan, const std::string& advice) {
-  return pom::detail::concat("sample: memory: one picture at a time takes about ",
-                             bytes_text(plan.peak_bytes), ", and there are ", bytes_text(plan.free_bytes),
+std::string refusal(const Work& work, const Plan& plan, const std::string& advice) {
+  const char* what = !work.clip ? "one image at a time" : work.items == 1 ? "the clip" : "one clip at a time";
+  return pom::detail::concat("sample: memory: ", what, " takes about ", bytes_text(plan.peak_bytes),
+                             ", and there are ", bytes_text(plan.free_bytes),
                              advice.empty() ? "; a smaller model might fit" : "; " + advice);
 }
 

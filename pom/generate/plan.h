@@ -12,58 +12,48 @@
 namespace pom::generate {
 
 at::ScalarType dtype_of(const Request& request);
-std::int64_t rows_of(const Request& request);  // that the network sees of one picture: 2 where it is guided
+std::int64_t rows_of(const Request& request);  // that the network sees of one item: 2 where it is guided
+
+// A run as work: items whole, with all of their blocks at once, or as streams, one block after the other.
+struct Work {
+  std::int64_t items = 1;
+  std::int64_t blocks = 1;  // of each; 0: without end
+  bool clip = false;        // written to a file of its own as a whole
+  bool stream = false;
+  bool on_gpu = false;  // whose memory is not counted; that of the host is
+
+  std::int64_t blocks_at_once() const { return stream ? 1 : blocks; }
+};
 
 // Bytes of a run beyond what the process has anyway.
 struct RunMemory {
-  std::int64_t weights = 0;      // while they are read and made ready, and then
-  std::int64_t fixed = 0;        // once
-  std::int64_t per_picture = 0;  // of a batch
+  std::int64_t weights = 0;   // while they are read and made ready, and then
+  std::int64_t fixed = 0;     // once
+  std::int64_t per_item = 0;  // of a batch
 
-  std::int64_t of(std::int64_t batch) const { return weights + fixed + batch * per_picture; }
+  std::int64_t of(std::int64_t batch) const { return weights + fixed + batch * per_item; }
 };
 // request is complete; `stored`: bytes of the weights' file, 0 where the network of this dtype is in memory
 // already.
 RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                     std::int64_t stored);
+                     const Work& work, std::int64_t stored);
 
 struct Plan {
-  std::int64_t pictures = 0, batch = 0, batches = 0;
+  std::int64_t items = 0, batch = 0, batches = 0;
   std::int64_t peak_bytes = 0, free_bytes = 0;  // as in Forecast, from counting alone
   bool fits = true;
 
   // Batches of nearly one size: where batch i begins.
-  std::int64_t begin(std::int64_t i) const { return i * pictures / batches; }
+  std::int64_t begin(std::int64_t i) const { return i * items / batches; }
 };
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-               std::int64_t pictures, const Limits& limits, std::int64_t stored);
+               const Work& work, const Limits& limits, std::int64_t stored);
 
-// The same for a GPU, whose memory is not counted: batches as large as it needs to be busy.
-Plan make_gpu_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   std::int64_t pictures, const Limits& limits);
-
-// Clips as work: whole, with all of their blocks at once, or as streams, one block after the other.
-struct ClipWork {
-  std::int64_t blocks = 0;  // of each; 0: without end
-  bool stream = false;
-  std::int64_t clips = 1;
-  bool on_gpu = false;  // whose memory is not counted; that of the host is
-};
-RunMemory clip_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                      const ClipWork& work, std::int64_t stored);
-// All clips at a time, or not at all.
-Plan make_clip_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                    const ClipWork& work, const Limits& limits, std::int64_t stored);
-// As advice() and refusal() below.
-std::string clip_advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                        const ClipWork& work, const Plan& plan, std::int64_t stored);
-std::string clip_refusal(const ClipWork& work, const Plan& plan, const std::string& advice);
-
-// Which flag would make a single picture of the request fit; empty where none would.
+// Which flag would make a single item of the request fit; empty where none would.
 std::string advice(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
-                   const Plan& plan, std::int64_t stored);
+                   const Work& work, const Plan& plan, std::int64_t stored);
 
 // "sample: memory: …", for a run that does not fit.
-std::string refusal(const Plan& plan, const std::string& advice);
+std::string refusal(const Work& work, const Plan& plan, const std::string& advice);
 
 }  // namespace pom::generate

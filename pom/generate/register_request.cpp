@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 #include <ATen/core/Dict.h>
 #include <torch/library.h>
@@ -24,6 +25,10 @@ constexpr const char* type_name(const Value*) {
 template <class Value>
 constexpr const char* type_name(const std::optional<Value>*) {
   return type_name(static_cast<const Value*>(nullptr));
+}
+template <class Value>
+constexpr const char* type_name(const std::vector<Value>*) {
+  return std::is_same_v<Value, std::string> ? "list[str]" : "list[int]";
 }
 
 // "int", "float", "str", or the choices where nothing else will do: "fp32 | bf16".

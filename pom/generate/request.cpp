@@ -24,6 +24,12 @@ const std::vector<std::string>& sampler_names() {
   return names;
 }
 
+const std::string& Request::subject() const {
+  static const std::string nothing;
+  if (!prompt.empty()) return prompt.front();
+  return class_name ? *class_name : nothing;
+}
+
 void set_size(Request& request, std::string_view text) {
   const std::size_t cross = text.find_first_of("xX");
   const std::string_view left = text.substr(0, cross);

@@ -15,56 +15,86 @@ namespace pom::generate {
 // Names of samplers, as a complete request has them; a person may use others for them ("DPM++ 2M").
 const std::vector<std::string>& sampler_names();
 
-// What is left open, the model's own settings decide (config.json, "sample").
+// What a field needs of a model to mean anything (Field::needs).
+namespace needs {
+inline constexpr std::string_view classes = "classes", text = "text", clips = "clips", streams = "streams";
+}
+
+// What is left open, the model's own settings decide (config.json, "sample"), or the state that is continued.
 struct Request {
-  std::string class_name = "all";  // names, numbers, lists "a,b", ranges "0-9", "all", "none"
-  std::int64_t seed = 0;           // picture i has seed + i; negative: drawn at random, and reported
-  std::int64_t count = 1;          // pictures of each class
-  std::optional<std::int64_t> width, height;
-  std::optional<std::int64_t> steps;
-  std::optional<std::string> sampler;
-  std::optional<double> shift;  // of the times of the steps, towards noise
-  std::optional<double> eta;    // DDIM: 0 deterministic, 1 ancestral
-  std::optional<double> cfg_scale;
-  std::optional<std::string> omega;  // a number, or "auto"; a resolved request has cfg_scale instead
-  std::optional<double> cfg_from, cfg_to;
-  std::optional<double> clamp;
-  std::optional<std::string> dtype;
+  std::optional<std::string> class_name = {};   // names, numbers, lists "a,b", ranges "0-9", "all", "none"
+  std::optional<std::string> negative_class = {};
+  std::vector<std::string> prompt = {};         // an item for each; "" is no text
+  std::vector<std::string> prompt_at = {};      // "32:a blue star"; frames count from the clip's first
+  std::optional<std::string> negative_prompt = {};
+  std::vector<std::int64_t> seed = {0};  // one: item i has seed + i, negative: a random one; or one for each
+  std::int64_t count = 1;                // items of each class or prompt
+  std::optional<std::int64_t> width = {}, height = {};
+  std::optional<std::string> frames = {};  // a number, 1 for an image, or "inf"
+  std::optional<double> fps = {};
+  bool stream = false;                     // block by block; "inf" and states are so always
+  std::optional<std::int64_t> window = {};
+  std::string init = {};  // the file of an image or clip to begin with
+  std::optional<double> strength = {};
+  std::string continue_from = {}, save_state = {};
+  std::optional<std::int64_t> steps = {};
+  std::optional<std::string> sampler = {};
+  std::optional<double> shift = {};  // of the times of the steps, towards noise
+  std::optional<double> eta = {};    // DDIM: 0 deterministic, 1 ancestral
+  std::optional<double> cfg_scale = {};
+  std::optional<std::string> omega = {};  // a number, or "auto"; a resolved request has cfg_scale instead
+  std::optional<double> cfg_from = {}, cfg_to = {};
+  std::optional<double> clamp = {};
+  std::optional<std::string> dtype = {};
 
   template <class Visit>
   void fields(Visit&& visit) {
-    constexpr std::string_view what = "What to draw", how = "How to sample";
+    constexpr std::string_view what = "What to make", clips = "Clips", how = "How to sample";
     visit(Field{.name = "class",
-                .help = "names, numbers, lists a,b, ranges 0-9, all, or none",
+                .help = "names, numbers, lists a,b, ranges 0-9, all, or none (default: all)",
                 .value = "NAME",
-                .group = what},
+                .group = what,
+                .needs = needs::classes},
           class_name);
+    visit(Field{.name = "prompt",
+                .help = "what it shows; given again: one more image or clip",
+                .value = "TEXT",
+                .group = what,
+                .needs = needs::text,
+                .one_or_more = true},
+          prompt);
     visit(Field{.name = "seed",
-                .help = "of the first image, one more for each that follows; negative: a random one",
+                .help = "of the first item, one more for each that follows; negative: a random one; "
+                        "a list 3,14 or a range 0-9: those, for each class or prompt",
                 .value = "N",
-                .group = what},
+                .group = what,
+                .one_or_more = true},
           seed);
     visit(Field{.name = "count",
-                .help = "images of each class",
+                .help = "images or clips of each class or prompt",
                 .value = "N",
                 .group = what,
                 .least = 1,
                 .most = 1'000'000},
           count);
-    visit(Field{.name = "width",
-                .help = "of an image in pixels",
-                .value = "N",
-                .group = what,
-                .least = 1,
-                .most = 65536},
+    visit(Field{.name = "width", .help = "in pixels", .value = "N", .group = what, .least = 1, .most = 65536},
           width);
-    visit(Field{.name = "height",
-                .help = "of an image in pixels",
-                .value = "N",
+    visit(
+        Field{.name = "height", .help = "in pixels", .value = "N", .group = what, .least = 1, .most = 65536},
+        height);
+    visit(Field{.name = "init",
+                .help = "image or clip to begin with instead of noise; see --strength",
+                .value = "FILE",
                 .group = what,
-                .least = 1,
-                .most = 65536},
-          height);
+                .saved = !init.empty()},
+          init);
+    visit(Field{.name = "strength",
+                .help = "how much of --init is made anew: 0 nothing, 1 everything (default: 0.6)",
+                .value = "X",
+                .group = what,
+                .least = 0,
+                .most = 1},
+          strength);
     visit(Field{.name = "steps",
                 .help = "steps of the sampler",
                 .value = "N",
@@ -80,14 +110,14 @@ struct Request {
                 .closed = false},
           sampler);
     visit(Field{.name = "shift",
-                .help = "above 1: more of the steps near noise, where the whole of an image is decided",
+                .help = "above 1: more of the steps near noise, where the layout of an image is decided",
                 .value = "S",
                 .group = how,
                 .least = 0.001,
                 .most = 1000},
           shift);
     visit(Field{.name = "cfg_scale",
-                .help = "guidance towards the class; 1 is off",
+                .help = "guidance towards the class or prompt; 1 is off",
                 .value = "S",
                 .group = how,
                 .least = 0,
@@ -96,7 +126,8 @@ struct Request {
     visit(Field{.name = "omega",
                 .help = "the paper's guidance, cfg scale - 1; auto grows with the side of the image",
                 .value = "W",
-                .group = how},
+                .group = how,
+                .numeric = true},
           omega);
     visit(Field{.name = "cfg_from",
                 .help = "guidance from this time on (1 is noise, 0 the image)",
@@ -112,6 +143,18 @@ struct Request {
                 .least = 0,
                 .most = 1},
           cfg_to);
+    visit(Field{.name = "negative_class",
+                .help = "class that guidance leads away from (default: none)",
+                .value = "NAME",
+                .group = how,
+                .needs = needs::classes},
+          negative_class);
+    visit(Field{.name = "negative_prompt",
+                .help = "text that guidance leads away from (default: no text)",
+                .value = "TEXT",
+                .group = how,
+                .needs = needs::text},
+          negative_prompt);
     visit(Field{.name = "eta",
                 .help = "noise that ddim adds in each step: 0 none, 1 as much as ddpm",
                 .value = "X",
@@ -133,7 +176,65 @@ struct Request {
                 .group = how,
                 .choices = {"fp32", "bf16", "fp16", "fp64", "fp8"}},
           dtype);
+    visit(Field{.name = "frames",
+                .help = "of the clip; 1: an image; inf: until stopped (default: the model's own)",
+                .value = "N",
+                .group = clips,
+                .needs = needs::clips,
+                .numeric = true},
+          frames);
+    visit(Field{.name = "fps",
+                .help = "frames a second (default: the model's own)",
+                .value = "X",
+                .group = clips,
+                .least = 0.01,
+                .most = 1000,
+                .needs = needs::clips},
+          fps);
+    visit(Field{.name = "prompt_at",
+                .help = "another prompt from the block of frame N on, counted from this clip's first; may be "
+                        "given again",
+                .value = "N:TEXT",
+                .group = clips,
+                .needs = needs::clips,
+                .one_or_more = true},
+          prompt_at);
+    visit(Field{.name = "stream",
+                .help = "make and write the clip block by block: the file plays while it grows, and memory "
+                        "does not grow",
+                .group = clips,
+                .saved = stream,
+                .needs = needs::streams},
+          stream);
+    visit(Field{.name = "window",
+                .help = "blocks that a block sees, its own with them; 0: all before it (default: the model's "
+                        "own)",
+                .value = "N",
+                .group = clips,
+                .least = 0,
+                .most = 1'000'000,
+                .needs = needs::streams},
+          window);
+    visit(Field{.name = "continue",
+                .help = "go on from a file of --save-state; what is left open, the file says",
+                .value = "FILE",
+                .group = clips,
+                .saved = !continue_from.empty(),
+                .needs = needs::streams},
+          continue_from);
+    visit(Field{.name = "save_state",
+                .help = "at the end write where the stream stands, to go on from",
+                .value = "FILE",
+                .group = clips,
+                .saved = false,
+                .needs = needs::streams},
+          save_state);
   }
+
+  // Of a complete request, which is for one item.
+  std::int64_t own_seed() const { return seed.front(); }
+  // What it shows, in a word or line: its class, or its prompt.
+  const std::string& subject() const;
 };
 
 // "64x48" or "64", as `--size` has it, into width and height. Throws pom::Error for anything else.

@@ -1,24 +1,23 @@
-// Private to the room: from what a person asked for to the single pictures of a run.
+// Private to the room: the parts of resolving that have files of their own.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
-#include "pom/diffusion/guidance.h"
-#include "pom/diffusion/sampler.h"
-#include "pom/generate/folder.h"
-#include "pom/generate/request.h"
+#include "pom/generate/job.h"
 
 namespace pom::generate {
 
-// See Engine::resolve. `factor` is the codec's.
-std::vector<Request> resolve(const Request& request, const ModelConfig& config, std::int64_t factor);
+// Fills what `request` leaves open from the file of the stream that it continues.
+struct Continued {
+  Request request;
+  std::string prompt;
+  std::optional<double> fps;
+};
+Continued read_continued(const std::filesystem::path& path);
+void fill_from(Request& request, const Request& saved);
 
-// What the diffusion room calls the settings of a complete request.
-// What to tell a person where a complete request is not of the model's own size; else nothing.
-std::string size_remark(const Request& request, const ModelConfig& config);
+// Frames, blocks, changes of the prompt and what else makes an item a clip.
+void resolve_clip(Job& job, const Request& request, const ModelConfig& config, const ModelShape& shape);
 
-diffusion::SamplerOptions sampler_options(const Request& request);
-diffusion::Guidance guidance_of(const Request& request);
+// A whole number that takes the whole text.
+std::optional<std::int64_t> whole_number(std::string_view text);
 
 }  // namespace pom::generate

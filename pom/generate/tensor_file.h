@@ -1,4 +1,4 @@
-// Private to the room: tensors of any dtype in a safetensors file, each as it is.
+// Tensors of any dtype in a safetensors file, each as it is.
 #pragma once
 
 #include <filesystem>

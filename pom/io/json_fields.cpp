@@ -116,14 +116,21 @@ void take(const Json& value, double& into, const Site& site) {
 }
 
 void take(const Json& value, std::string& into, const Site& site) {
-  if (!value.is_string()) site.refuse("a text", value);
-  into = value.get<std::string>();
+  const bool number = site.field.numeric && value.is_number();
+  if (!value.is_string() && !number) site.refuse(site.field.numeric ? "a number or a text" : "a text", value);
+  into = number ? value.dump() : value.get<std::string>();
   check_value(site.field, into, site.where);
 }
 
 template <class Element>
 void take(const Json& value, std::vector<Element>& into, const Site& site) {
   constexpr bool texts = std::is_same_v<Element, std::string>;
+  if (site.field.one_or_more && !value.is_array() && !value.is_null()) {
+    std::vector<Element> one(1);
+    take(value, one.front(), site);
+    into = std::move(one);
+    return;
+  }
   if (!value.is_array()) site.refuse(texts ? "a list of texts" : "a list of integers", value);
   std::vector<Element> elements(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
@@ -174,12 +181,23 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
 // ---- fields to a tree ----
 
 template <class Value>
-void put(Json& object, const std::string& name, const Value& value) {
-  object[name] = value;
+void put(Json& object, const Field& field, const Value& value) {
+  object[std::string(field.name)] = value;
+}
+void put(Json& object, const Field& field, const std::string& value) {
+  const Json number = field.numeric ? Json::parse(value, nullptr, /*allow_exceptions=*/false) : Json();
+  object[std::string(field.name)] = number.is_number() ? number : Json(value);
+}
+template <class Element>
+void put(Json& object, const Field& field, const std::vector<Element>& value) {
+  if (!field.one_or_more || value.size() > 1)
+    object[std::string(field.name)] = value;
+  else if (value.size() == 1)
+    object[std::string(field.name)] = value.front();
 }
 template <class Value>
-void put(Json& object, const std::string& name, const std::optional<Value>& value) {
-  if (value) object[name] = *value;
+void put(Json& object, const Field& field, const std::optional<Value>& value) {
+  if (value) put(object, field, *value);
 }
 
 Json tree(std::span<const BoundField> fields) {
@@ -192,7 +210,7 @@ Json tree(std::span<const BoundField> fields) {
           if constexpr (std::is_same_v<Pointer, std::monostate>)
             object[name] = tree(bound.inner);
           else
-            put(object, name, *pointer);
+            put(object, bound.field, *pointer);
         },
         bound.value);
   }

@@ -102,15 +102,12 @@ io::Image sample_sheet(const std::filesystem::path& folder, const Recipe& recipe
   const std::int64_t classes = std::min(recipe.network.classes, classes_on_sheet);
   request.class_name = detail::concat("0-", classes - 1);
   request.count = recipe.log.sample_count;
-  std::vector<io::Image> pictures;
   io::SheetOptions options;
   options.columns = static_cast<int>(recipe.log.sample_count);
-  for (generate::Picture& picture : engine.run(request)) {
-    if (picture.index % recipe.log.sample_count == 0)
-      options.row_labels.push_back(picture.request.class_name);
-    pictures.push_back(std::move(picture.image));
-  }
-  return io::make_sheet(pictures, options);
+  const generate::Job job = engine.resolve(request);
+  for (std::size_t i = 0; i < job.items.size(); i += static_cast<std::size_t>(recipe.log.sample_count))
+    options.row_labels.push_back(job.items[i].subject());
+  return io::make_sheet(engine.images(job), options);
 }
 
 std::string sheet_name(std::int64_t step) {
