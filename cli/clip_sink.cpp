@@ -43,8 +43,7 @@ class ClipSink : public Sink {
     if (to_stdout && job.items.size() > 1)
       throw UsageError(detail::concat("--output: expected one clip for -, got ", job.items.size()));
     std::vector<fs::path> names = {"-"};
-    if (!to_stdout)
-      names = item_names(options.output, engine.name(), named_items(job), OutputKind::clip);
+    if (!to_stdout) names = item_names(options.output, engine.name(), named_items(job), OutputKind::clip);
     for (const fs::path& name : names) outputs_.emplace_back(name, options.yes);
     if (options.preview > 0 && !to_stdout) check_previews(strips(), options.yes);
   }
@@ -67,9 +66,8 @@ class ClipSink : public Sink {
 
   void preview(std::int64_t step, const std::vector<Frames>& all) override {
     for (const Frames& frames : all)
-      write_preview(
-          strip_name(outputs_.at(static_cast<std::size_t>(frames.item)).path(), step).string(),
-          strip_of(frames.images));
+      write_preview(strip_name(outputs_.at(static_cast<std::size_t>(frames.item)).path(), step).string(),
+                    strip_of(frames.images));
   }
 
   // Streams that were stopped end where they are.

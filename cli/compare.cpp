@@ -19,7 +19,8 @@ std::string shape_text(const io::Image& image) {
 std::string Difference::text() const {
   if (!shape.empty()) return shape;
   const bool clip = of_frames != 1;
-  if (pixels == 0) return clip ? detail::concat("the pixels of all ", of_frames, " frames agree") : "the pixels agree";
+  if (pixels == 0)
+    return clip ? detail::concat("the pixels of all ", of_frames, " frames agree") : "the pixels agree";
   return detail::concat(clip ? detail::concat(frames, " of ", of_frames, " frames differ: ") : "", pixels,
                         " of ", all, " pixels differ, by at most ", largest,
                         largest == 1 ? " grey level" : " grey levels");
@@ -56,8 +57,8 @@ Difference compare_clips(const std::filesystem::path& before, const std::filesys
     if (!more && !also) return all;
     ++all.of_frames;
     if (more != also) {
-      all.shape = detail::concat("the clips differ in length: one of them ends after ", all.of_frames - 1,
-                                 " frames");
+      all.shape =
+          detail::concat("the clips differ in length: one of them ends after ", all.of_frames - 1, " frames");
       return all;
     }
     const Difference one = compare(a, b);
@@ -70,7 +71,8 @@ Difference compare_clips(const std::filesystem::path& before, const std::filesys
 ClipShape clip_shape(const std::filesystem::path& clip) {
   io::ClipReader reader(clip);
   ClipShape shape;
-  for (io::Image frame; reader.next(frame); ++shape.frames) shape.width = frame.width, shape.height = frame.height;
+  for (io::Image frame; reader.next(frame); ++shape.frames)
+    shape.width = frame.width, shape.height = frame.height;
   return shape;
 }
 

@@ -10,10 +10,10 @@
 namespace pom::cli {
 
 struct Difference {
-  std::string shape;                  // where they differ in size, kind or number of frames: how; else empty
-  std::int64_t pixels = 0, all = 0;   // pixels that differ, of how many
+  std::string shape;                 // where they differ in size, kind or number of frames: how; else empty
+  std::int64_t pixels = 0, all = 0;  // pixels that differ, of how many
   std::int64_t frames = 0, of_frames = 1;  // likewise
-  int largest = 0;                    // in grey levels
+  int largest = 0;                         // in grey levels
 
   bool none() const { return shape.empty() && pixels == 0; }
   std::string text() const;  // "the pixels agree", "3 of 4096 pixels differ, by at most 1 grey level"

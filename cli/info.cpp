@@ -271,7 +271,8 @@ int picture_info(const InfoOptions& options) {
     if (!field.saved) return;
     if constexpr (requires { value.has_value(); }) {
       if (value) one(*value);
-    } else if constexpr (requires { value.begin() == value.end(); } && !requires { std::string_view(value); }) {
+    } else if constexpr (
+        requires { value.begin() == value.end(); } && !requires { std::string_view(value); }) {
       for (const auto& each : value) one(each);
     } else {
       one(value);

@@ -181,23 +181,23 @@ std::vector<fs::path> item_names(const std::string& output, std::string_view mod
   const std::string extension = extension_of(kind);
   std::string pattern = output;
   if (output.empty())
-    pattern = "out/" + (items.front().subject.empty() ? file_safe(model) : std::string("{class}")) + "_{seed}" +
-              extension;
+    pattern = "out/" + (items.front().subject.empty() ? file_safe(model) : std::string("{class}")) +
+              "_{seed}" + extension;
   else if (is_folder(output) && !(clips && items.size() == 1))
     pattern = (fs::path(percent_doubled(output)) / (file_safe(model) + "_%03d" + extension)).string();
   else if (is_folder(output))  // "frames/" and "frames" are one folder
-    pattern = percent_doubled(fs::path(output).has_filename() ? output : fs::path(output).parent_path().string());
+    pattern =
+        percent_doubled(fs::path(output).has_filename() ? output : fs::path(output).parent_path().string());
   check_extension(pattern, kind);
   std::vector<fs::path> names;
   std::set<std::string> seen;
   for (const NamedItem& item : items) {
     names.emplace_back(expand(pattern, item, static_cast<std::int64_t>(names.size())));
     if (seen.insert(names.back().lexically_normal().string()).second) continue;
-    throw UsageError(
-        detail::concat("--output: expected a name for each of ", items.size(), clips ? " clips" : " images",
-                       ", got \"", pattern, "\": write ", suggested_pattern(pattern), ", a folder such as ",
-                       (fs::path(pattern).parent_path() / (clips ? "clips/" : "images/")).string(),
-                       ", or add --grid"));
+    throw UsageError(detail::concat(
+        "--output: expected a name for each of ", items.size(), clips ? " clips" : " images", ", got \"",
+        pattern, "\": write ", suggested_pattern(pattern), ", a folder such as ",
+        (fs::path(pattern).parent_path() / (clips ? "clips/" : "images/")).string(), ", or add --grid"));
   }
   return names;
 }

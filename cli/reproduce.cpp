@@ -143,9 +143,9 @@ struct Again {
   Source source;
   Engine& engine;
   bool clip = false;
-  io::Image image = {};   // of an image
-  ClipShape shape = {};   // of either
-  Request request = {};   // with the files that it began with found
+  io::Image image = {};  // of an image
+  ClipShape shape = {};  // of either
+  Request request = {};  // with the files that it began with found
 };
 
 // ---- before the work ----
@@ -173,8 +173,7 @@ void check_sheet(const Again& again) {
   check_count(std::max(r.count, std::ssize(r.seed)));  // of each class
   const Job job = again.engine.resolve(r);
   check_count(std::ssize(job.items));
-  const std::vector<io::Image> blank(job.items.size(),
-                                     io::make_image("reproduce", *r.width, *r.height, 1));
+  const std::vector<io::Image> blank(job.items.size(), io::make_image("reproduce", *r.width, *r.height, 1));
   const io::Image sheet = sheet_of(blank, job.items);
   check(sheet.width == again.shape.width && sheet.height == again.shape.height,
         "the settings of the sheet: expected what makes ", again.shape.width, "x", again.shape.height,
@@ -199,7 +198,8 @@ Again read_again(const ReproduceOptions& options, Source source, Engine& engine)
   Again again{.options = options, .source = std::move(source), .engine = engine};
   const Origin& origin = again.source.origin;
   again.request = again.source.request();
-  again.request.init = find_beside(again.request.init, options.init, origin.init_hash, options.file, "--init");
+  again.request.init =
+      find_beside(again.request.init, options.init, origin.init_hash, options.file, "--init");
   again.request.continue_from = find_beside(again.request.continue_from, options.continue_from,
                                             origin.continue_hash, options.file, "--continue");
   again.clip = is_clip(options.file);
@@ -407,7 +407,8 @@ Command reproduce_command() {
           "(exit 1).\n"
           "\n"
           "With the same build and kind of processor they are equal bit for bit; elsewhere some may "
-          "differ by a grey level. Files whose format changes pixels (JPEG, MP4, WebM, GIF, y4m) are compared "
+          "differ by a grey level. Files whose format changes pixels (JPEG, MP4, WebM, GIF, y4m) are "
+          "compared "
           "with what is made again, written in the same format.",
       .examples =
           "pom reproduce circle.png\n"

@@ -112,11 +112,10 @@ std::string advice(const Run& run, const generate::Forecast& f) {
 std::string work_text(const Job& job, const generate::Forecast& f) {
   const Request& r = job.first();
   const std::string size = detail::concat(*r.width, "x", *r.height);
-  if (!job.clip)
-    return detail::concat("images    ", f.items, " of ", size, ", ", f.batch, " at a time");
+  if (!job.clip) return detail::concat("images    ", f.items, " of ", size, ", ", f.batch, " at a time");
   const std::string frames = job.frames == 0 ? "without end" : detail::concat(job.frames, " frames");
-  return detail::concat(f.items == 1 ? "clip      " : detail::concat("clips     ", f.items, ", each "), frames,
-                        " of ", size, job.stream ? ", block by block" : ", whole",
+  return detail::concat(f.items == 1 ? "clip      " : detail::concat("clips     ", f.items, ", each "),
+                        frames, " of ", size, job.stream ? ", block by block" : ", whole",
                         f.items == 1 ? "" : detail::concat(", ", f.batch, " at a time"));
 }
 
@@ -268,7 +267,8 @@ void print_result(const Run& run, const Sink& sink, End end) {
 void tell_end(const Run& run, const Sink& sink, End end) {
   const bool clip = run.job.clip;
   if (end == End::unread) {
-    if (!run.options.quiet) say(detail::concat("nobody reads any more; ", sink.frames(), " frames were written"));
+    if (!run.options.quiet)
+      say(detail::concat("nobody reads any more; ", sink.frames(), " frames were written"));
     return;
   }
   if (end != End::stopped) return;
@@ -324,8 +324,10 @@ Command sample_command() {
       .summary = "make images or clips with a model",
       .usage = "sample --model DIR [flags]",
       .about =
-          "Makes images or clips with a model: images as PNG or JPEG, clips as MP4, WebM, GIF, raw video or a "
-          "folder of frames. Each file carries the settings that made it, and `pom reproduce` makes it again.\n"
+          "Makes images or clips with a model: images as PNG or JPEG, clips as MP4, WebM, GIF, raw video or "
+          "a "
+          "folder of frames. Each file carries the settings that made it, and `pom reproduce` makes it "
+          "again.\n"
           "\n"
           "Paths of finished files go to stdout, progress to stderr. What is left open, the model's "
           "own settings decide (pom info DIR shows them). One seed, one image: item i of a run has "

@@ -39,7 +39,10 @@ struct SampleOptions {
                 .value = "FILE",
                 .group = where},
           output);
-    visit(Field{.name = "grid", .help = "one labelled sheet of all images; of clips, one clip of them side by side", .group = where}, grid);
+    visit(Field{.name = "grid",
+                .help = "one labelled sheet of all images; of clips, one clip of them side by side",
+                .group = where},
+          grid);
     visit(Field{.name = "preview",
                 .help = "every N steps also write what the image is going to be, as "
                         "NAME_preview_003.png beside the output",
@@ -58,7 +61,8 @@ struct SampleOptions {
             .name = "quiet", .help = "no progress, no remarks; a random seed is still said", .group = where},
         quiet);
     visit(Field{.name = "save_latents",
-                .help = "also write the latents before they are decoded: safetensors, \"latents\", an item a row",
+                .help =
+                    "also write the latents before they are decoded: safetensors, \"latents\", an item a row",
                 .value = "FILE",
                 .group = where},
           save_latents);

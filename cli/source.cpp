@@ -21,8 +21,9 @@ std::string sheet_text(std::span<const generate::Request> items) {
   for (std::size_t i = 0; i < std::min(classes.size(), most); ++i) names += (i == 0 ? "" : ", ") + classes[i];
   if (classes.size() > most) names += detail::concat(" and ", classes.size() - most, " more");
   const bool clips = items.front().frames && *items.front().frames != "1";
-  return detail::concat("sheet of ", items.size(), clips ? " clip" : " image", items.size() == 1 ? ": " : "s: ",
-                        names, "; seeds ", items.front().own_seed(), " to ", items.back().own_seed());
+  return detail::concat("sheet of ", items.size(), clips ? " clip" : " image",
+                        items.size() == 1 ? ": " : "s: ", names, "; seeds ", items.front().own_seed(), " to ",
+                        items.back().own_seed());
 }
 
 io::TextEntry sheet_entry(const generate::Request& run) {
@@ -48,8 +49,7 @@ void describe_sheet(std::vector<io::TextEntry>& text, const generate::Request& r
                     std::span<const generate::Request> items) {
   for (io::TextEntry& entry : text)
     if (entry.keyword == kParameters)  // whose first line names the class
-      entry.text =
-          sheet_text(items) + entry.text.substr(std::min(entry.text.find('\n'), entry.text.size()));
+      entry.text = sheet_text(items) + entry.text.substr(std::min(entry.text.find('\n'), entry.text.size()));
   text.push_back(sheet_entry(run));
 }
 

@@ -247,7 +247,8 @@ eval::ScoreTable judge_drawings(SpritesRun& run) {
   return table;
 }
 
-// The clips of these questions, each with its own caption and noise, block by block where the model allows it.
+// The clips of these questions, each with its own caption and noise, block by block where the model allows
+// it.
 generate::Job job_of(const SpritesRun& run, Questions questions, std::int64_t window) {
   const models::NetworkConfig& network = run.engine->config().network;
   Request request = run.request;
@@ -274,7 +275,9 @@ eval::PartKeeper make_clips(SpritesRun& run, Questions questions, std::int64_t w
   generate::Observer observer;
   observer.stop = &run.signals.asked();
   observer.on_evaluation = on_evaluation;
-  observer.on_frames = [&](generate::Frames&& frames) { kept.take(frames.item, frames.first, frames.images); };
+  observer.on_frames = [&](generate::Frames&& frames) {
+    kept.take(frames.item, frames.first, frames.images);
+  };
   run.engine->run(job_of(run, questions, window), {.batch = batch_of(run)}, observer);
   return kept;
 }
@@ -287,10 +290,9 @@ eval::ScoreTable judge_clips(SpritesRun& run, std::size_t window) {
   Watch watch(run.signals, run.options.quiet, what, "evaluation");
   for (std::int64_t i = 0; i < batches.batches; ++i) {
     const Questions questions = batches.of(run, i);
-    const eval::PartKeeper kept =
-        make_clips(run, questions, run.windows[window], [&](std::int64_t done, std::int64_t total) {
-          watch(i * total + done, batches.batches * total);
-        });
+    const eval::PartKeeper kept = make_clips(
+        run, questions, run.windows[window],
+        [&](std::int64_t done, std::int64_t total) { watch(i * total + done, batches.batches * total); });
     for (std::size_t length = 0; length < run.parts.lengths.size(); ++length) {
       const std::vector<SpriteAgreement> agreements =
           eval::judge_part(questions, kept.part(length), run.format.fps, [&](std::int64_t) {

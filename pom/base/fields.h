@@ -36,7 +36,8 @@ struct Field {
       true;  // nothing but the choices will do; else they are for help, and who uses the value checks it
   bool saved = true;               // whether it belongs into files, or is only for this call
   std::string_view formerly = {};  // the name it had: still read in files, never written
-  std::string_view needs = {};  // what a model must have for it to mean something; empty: nothing in particular
+  std::string_view needs =
+      {};  // what a model must have for it to mean something; empty: nothing in particular
   // Of lists: one element may stand for the list of it, is written so, and nothing is written of an empty
   // one.
   bool one_or_more = false;

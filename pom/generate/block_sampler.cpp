@@ -47,9 +47,8 @@ at::Tensor BlockSampler::noise_of(std::int64_t blocks) const {
   if (config.video()) shape.push_back(blocks * config.patch_time);
   shape.push_back(sampling_.height), shape.push_back(sampling_.width);
   at::Tensor x = at::empty(shape, at::TensorOptions(network_->device()).dtype(at::kFloat));
-  each_block(x, [&](at::Tensor& one, std::int64_t first) {
-    diffusion::fill_latents(one, sampling_.seeds, first);
-  });
+  each_block(
+      x, [&](at::Tensor& one, std::int64_t first) { diffusion::fill_latents(one, sampling_.seeds, first); });
   return x;
 }
 

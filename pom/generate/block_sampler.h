@@ -1,7 +1,7 @@
-// Samples a batch block after block: each call makes the next blocks of all items, at the same cost and in the
-// same memory however many came before. An image is one block. How many blocks are made at a time does not
-// matter: a block's noise is its own, and it sees what it would see in the whole clip. B items, C channels, pt
-// latent frames of a block, H x W the latent, L tokens of text.
+// Samples a batch block after block: each call makes the next blocks of all items, at the same cost and in
+// the same memory however many came before. An image is one block. How many blocks are made at a time does
+// not matter: a block's noise is its own, and it sees what it would see in the whole clip. B items, C
+// channels, pt latent frames of a block, H x W the latent, L tokens of text.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ struct BlockStart {
 
 class BlockSampler {
  public:
-  // Begins at block 0. The network is the sampler's as long as it lasts: a plan for another one ends this one.
+  // Begins at block 0. The network is the sampler's as long as it lasts: a plan for another one ends this
+  // one.
   BlockSampler(models::Denoiser& network, BatchSampling sampling);
 
   // What the items show, from the next block on. Needed before the first block.

@@ -211,10 +211,11 @@ Inputs Engine::Impl::prepared(const Job& job, const Inputs& inputs) const {
     return shape;
   };
   check(job.blocks > 0 || !inputs.noise.defined(), "sample: noise: expected a clip with an end, got none");
-  check_given(inputs.noise, "noise", shaped(network.channels, job.blocks * network.patch_time, codec->factor()),
-              false);
+  check_given(inputs.noise, "noise",
+              shaped(network.channels, job.blocks * network.patch_time, codec->factor()), false);
   at::Tensor pixels = inputs.init.defined() ? inputs.init : read_init(job);
-  if (network.video() && pixels.defined() && pixels.dim() == 5) pixels = filled_up(pixels, job.blocks * shape().block_frames);
+  if (network.video() && pixels.defined() && pixels.dim() == 5)
+    pixels = filled_up(pixels, job.blocks * shape().block_frames);
   check_given(pixels, "init", shaped(network.channels, job.blocks * shape().block_frames, 1), true);
   check(pixels.defined() || !r.strength, "sample: strength: expected an init to begin with, got none");
   if (!pixels.defined()) return {inputs.noise, {}};

@@ -29,8 +29,8 @@ struct Limits {
 
 // Frames of an item that are there: an image whole, of a clip those of a block.
 struct Frames {
-  std::int64_t item = 0;   // of Job::items
-  std::int64_t first = 0;  // the number of the first one
+  std::int64_t item = 0;          // of Job::items
+  std::int64_t first = 0;         // the number of the first one
   std::vector<io::Image> images;  // 8 bit; RGB, or of images of a model without colours grey
   bool last = false;              // nothing follows of this item
 };
@@ -39,9 +39,10 @@ struct Frames {
 struct Observer {
   // Evaluations of the network, over all batches and blocks; total is 0 where there is no end.
   std::function<void(std::int64_t done, std::int64_t total)> on_evaluation = {};
-  std::function<void(Frames&&)> on_frames = {};  // of every item in order, items in order where they are images
-  std::function<void()> on_block = {};           // all frames of a block of all items of a batch were given
-  std::int64_t preview_every = 0;                // steps; 0: never
+  std::function<void(Frames&&)> on_frames =
+      {};                               // of every item in order, items in order where they are images
+  std::function<void()> on_block = {};  // all frames of a block of all items of a batch were given
+  std::int64_t preview_every = 0;       // steps; 0: never
   // What the network expects after `step` steps (counted from 1, over the blocks) of the batch now made.
   std::function<void(std::int64_t step, std::vector<Frames>&&)> on_preview = {};
   // The latents of the items from `item` on, as they were sampled and before they are decoded; of clips those
@@ -56,8 +57,8 @@ struct Stopped {};  // thrown where Observer::stop was set
 // Tensors that a run begins with, in place of what its request says.
 struct Inputs {
   at::Tensor noise = {};  // latents of pure noise, of every item: (N, C, H, W), of clips (N, C, T, H, W)
-  // Pixels in place of the file that Request::init names, in [-1, 1]: one for all items or one for each, shaped
-  // as above; the last frame of a clip stands for those that are missing.
+  // Pixels in place of the file that Request::init names, in [-1, 1]: one for all items or one for each,
+  // shaped as above; the last frame of a clip stands for those that are missing.
   at::Tensor init = {};
 };
 

@@ -84,7 +84,7 @@ class BatchRun {
   const Job& job_;
   std::int64_t first_, count_;
   const Observer& observer_;
-  Inputs inputs_;  // this batch's, on the device
+  Inputs inputs_;                                 // this batch's, on the device
   std::unique_ptr<codecs::ClipDecoder> decoder_;  // of a codec for clips
   std::vector<std::string> prompts_;              // of now
   BlockSampler sampler_;

@@ -49,8 +49,8 @@ Job probe_of(const Job& job, std::int64_t batch, const ModelConfig& config, std:
   const double block = row_macs(config, factor, r) * static_cast<double>(rows_of(r));
   const auto fitting = static_cast<std::int64_t>(macs_at_a_time / block);
   probe.blocks = job.stream ? 1 : std::clamp<std::int64_t>(fitting, 1, job.blocks);
-  probe.items.resize(
-      static_cast<std::size_t>(std::clamp<std::int64_t>(fitting / probe.blocks, 1, std::max<std::int64_t>(1, batch))));
+  probe.items.resize(static_cast<std::size_t>(
+      std::clamp<std::int64_t>(fitting / probe.blocks, 1, std::max<std::int64_t>(1, batch))));
   while (probe.items.size() == 1 && job.continue_from.empty() &&
          row_macs(config, factor, r) * static_cast<double>(rows_of(r)) > macs_at_a_time && *r.height > unit)
     r.height = std::max(unit, *r.height / 2 / unit * unit);

@@ -43,8 +43,7 @@ std::vector<io::Image> to_images(const at::Tensor& decoded, bool rgb, const Requ
   for (std::int64_t i = 0; i < values.size(0); ++i) {
     images.push_back(
         io::make_image("sample", values.size(3), values.size(2), static_cast<int>(values.size(1))));
-    if (!fill(images.back(), values.const_data_ptr<float>() + i * values.stride(0)))
-      refuse(name(i), request);
+    if (!fill(images.back(), values.const_data_ptr<float>() + i * values.stride(0))) refuse(name(i), request);
   }
   return images;
 }

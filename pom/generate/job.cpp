@@ -52,8 +52,7 @@ void check_one_a_block(const Job& job, std::int64_t block_frames) {
 void fill_changes(Job& job, const Request& request, std::int64_t block_frames) {
   const bool begins = !request.prompt.empty();
   if (begins) job.changes.push_back({0, {}});  // so that a second one is found
-  for (const std::string& text : request.prompt_at)
-    job.changes.push_back(change_at(text, job, block_frames));
+  for (const std::string& text : request.prompt_at) job.changes.push_back(change_at(text, job, block_frames));
   std::ranges::stable_sort(job.changes, {}, &Job::Change::block);
   check_one_a_block(job, block_frames);
   if (job.changes.empty() || job.changes.front().block > 0) return;

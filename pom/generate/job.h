@@ -1,5 +1,5 @@
-// What a request stands for, complete: the images or clips of a run, and how they are made. Every mistake in a
-// request is found on the way here, before anything is computed.
+// What a request stands for, complete: the images or clips of a run, and how they are made. Every mistake in
+// a request is found on the way here, before anything is computed.
 #pragma once
 
 #include <cstdint>

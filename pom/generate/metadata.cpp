@@ -21,9 +21,7 @@ struct ModelPart {
   void fields(Visit&& visit) {
     visit(Field{.name = "name", .help = "of the model"}, name);
     visit(Field{.name = "sha256", .help = "of model.safetensors"}, sha256);
-    visit(Field{.name = "text_encoder_sha256",
-                .help = "of its text encoder",
-                .saved = !text_encoder.empty()},
+    visit(Field{.name = "text_encoder_sha256", .help = "of its text encoder", .saved = !text_encoder.empty()},
           text_encoder);
   }
 };
@@ -41,9 +39,7 @@ struct Chunk {
     visit(Field{.name = "request", .help = "what made the picture"}, request);
     visit(Field{.name = "model", .help = "with which weights"}, model);
     visit(Field{.name = "init_sha256", .help = "of what it began with", .saved = !init.empty()}, init);
-    visit(Field{.name = "continue_sha256",
-                .help = "of the state it continued",
-                .saved = !continued.empty()},
+    visit(Field{.name = "continue_sha256", .help = "of the state it continued", .saved = !continued.empty()},
           continued);
     visit(Field{.name = "version", .help = "of libpom"}, version);
   }
@@ -148,8 +144,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   const std::string where = pom::detail::concat(source, ": pom");
   Chunk chunk;
   const std::set<std::string> given = io::read_json(own->text, chunk, where);
-  for (const char* needed :
-       {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
+  for (const char* needed : {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
     check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
   fill_shift(chunk.request);
   check_complete(chunk.request, where + ": request.");

@@ -30,7 +30,8 @@ std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, con
   const std::int64_t tokens = config.network.tokens(*request.height / factor, *request.width / factor);
   const double each = static_cast<double>(tokens * rows_of(request)) *
                       static_cast<double>(std::max<std::int64_t>(1, work.blocks_at_once()));
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(static_cast<double>(in_flight) / each)));
+  return std::max<std::int64_t>(1,
+                                static_cast<std::int64_t>(std::ceil(static_cast<double>(in_flight) / each)));
 }
 
 // At most `most` at a time, in batches of nearly one size.

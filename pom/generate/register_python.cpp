@@ -99,7 +99,8 @@ class PythonRun : public torch::CustomClassHolder {
       wanted_ = true;
       changed_.notify_all();
     }
-    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready)) return {"", 0, 0, at::Tensor()};
+    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready))
+      return {"", 0, 0, at::Tensor()};
     if (events_.empty()) {
       if (failure_) std::rethrow_exception(failure_);
       return {"end", 0, 0, at::Tensor()};
@@ -188,8 +189,9 @@ class PythonEngine : public torch::CustomClassHolder {
   c10::intrusive_ptr<PythonRun> start(const std::string& request, std::int64_t batch,
                                       std::int64_t preview_every, bool latents,
                                       std::optional<at::Tensor> noise, std::optional<at::Tensor> init) {
-    check(!shared_->streaming, "sample: expected an engine that is free, got one with a stream that is open: close it, "
-                               "or open the model a second time");
+    check(!shared_->streaming,
+          "sample: expected an engine that is free, got one with a stream that is open: close it, "
+          "or open the model a second time");
     Inputs inputs{noise.value_or(at::Tensor()), init.value_or(at::Tensor())};
     Job job = shared_->engine.resolve(request_from_json(request, "sample"), inputs);
     return c10::make_intrusive<PythonRun>(shared_, std::move(job), batch, preview_every, latents, inputs);

@@ -22,17 +22,17 @@ inline constexpr std::string_view classes = "classes", text = "text", clips = "c
 
 // What is left open, the model's own settings decide (config.json, "sample"), or the state that is continued.
 struct Request {
-  std::optional<std::string> class_name = {};   // names, numbers, lists "a,b", ranges "0-9", "all", "none"
+  std::optional<std::string> class_name = {};  // names, numbers, lists "a,b", ranges "0-9", "all", "none"
   std::optional<std::string> negative_class = {};
-  std::vector<std::string> prompt = {};         // an item for each; "" is no text
-  std::vector<std::string> prompt_at = {};      // "32:a blue star"; frames count from the clip's first
+  std::vector<std::string> prompt = {};     // an item for each; "" is no text
+  std::vector<std::string> prompt_at = {};  // "32:a blue star"; frames count from the clip's first
   std::optional<std::string> negative_prompt = {};
   std::vector<std::int64_t> seed = {0};  // one: item i has seed + i, negative: a random one; or one for each
   std::int64_t count = 1;                // items of each class or prompt
   std::optional<std::int64_t> width = {}, height = {};
   std::optional<std::string> frames = {};  // a number, 1 for an image, or "inf"
   std::optional<double> fps = {};
-  bool stream = false;                     // block by block; "inf" and states are so always
+  bool stream = false;  // block by block; "inf" and states are so always
   std::optional<std::int64_t> window = {};
   std::string init = {};  // the file of an image or clip to begin with
   std::optional<double> strength = {};

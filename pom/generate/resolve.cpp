@@ -185,7 +185,8 @@ void fill_from_init(Request& r, const InitShape& init, const ModelConfig& config
   check(*r.width == init.width && *r.height == init.height, "sample: init: expected the size asked for, ",
         *r.width, "x", *r.height, ", got ", init.width, "x", init.height);
   check(config.network.video() || init.frames == 1,
-        "sample: init: expected an image, as this model makes images, got a clip of ", init.frames, " frames");
+        "sample: init: expected an image, as this model makes images, got a clip of ", init.frames,
+        " frames");
   if (config.network.video() && init.frames > 1 && !r.frames) r.frames = std::to_string(init.frames);
 }
 

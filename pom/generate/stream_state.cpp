@@ -89,7 +89,8 @@ void save_stream(const std::filesystem::path& path, const BlockSampler& sampler,
   write_tensors(path, tensors, metadata);
 }
 
-StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampler, const StreamModel& model) {
+StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampler,
+                          const StreamModel& model) {
   const std::size_t clips = sampler.sampling().seeds.size();
   const io::safetensors::Reader reader(path);
   check_text(reader.header(), model.text_limit, path.string());
@@ -114,8 +115,7 @@ StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampl
   std::optional<std::vector<std::uint64_t>> seeds = seeds_of(*numbers);
   check(seeds.has_value(), where, ": seeds: expected numbers below 2^64 with spaces between them, got \"",
         shown(*numbers), "\"");
-  check(seeds->size() == clips, where, ": seeds: expected ", clips,
-        ", got ", seeds->size());
+  check(seeds->size() == clips, where, ": seeds: expected ", clips, ", got ", seeds->size());
   try {
     sampler.network().set_state(file.tensors);
   } catch (const Error& error) {

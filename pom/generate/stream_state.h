@@ -10,7 +10,8 @@
 
 namespace pom::generate {
 
-// What the caller keeps in the file beside the stream itself: texts (the prompt), tensors (a decoder's state).
+// What the caller keeps in the file beside the stream itself: texts (the prompt), tensors (a decoder's
+// state).
 struct StateNotes {
   std::map<std::string, std::string> texts = {};
   std::map<std::string, at::Tensor> tensors = {};
@@ -25,9 +26,9 @@ struct StreamModel {
 void save_stream(const std::filesystem::path& path, const BlockSampler& sampler, const StreamModel& model,
                  const StateNotes& notes = {});
 
-// The sampler goes on where the file stands; what was told and the seeds come from the file. One that was made
-// by another model, sampler, number of steps, size or precision, or guided elsewhere, is refused; of the text
-// encoder an early state says nothing.
+// The sampler goes on where the file stands; what was told and the seeds come from the file. One that was
+// made by another model, sampler, number of steps, size or precision, or guided elsewhere, is refused; of the
+// text encoder an early state says nothing.
 StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampler, const StreamModel& model);
 
 }  // namespace pom::generate

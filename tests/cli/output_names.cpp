@@ -27,9 +27,10 @@ class OutputNames : public testing::Test {
   }
   static void touch(const fs::path& path) { std::ofstream(path) << "mine"; }
   static std::vector<std::string> names(const std::string& output) {
-    const std::vector<NamedPicture> pictures = {{"red fox", 7}, {"owl", 8}};
+    const std::vector<NamedItem> pictures = {{"red fox", 7}, {"owl", 8}};
     std::vector<std::string> texts;
-    for (const fs::path& path : picture_names(output, "zoo", pictures)) texts.push_back(path.string());
+    for (const fs::path& path : item_names(output, "zoo", pictures, OutputKind::image))
+      texts.push_back(path.string());
     return texts;
   }
   using Names = std::vector<std::string>;
@@ -79,10 +80,10 @@ TEST_F(OutputNames, OddPatternsAreRefused) {
 }
 
 TEST_F(OutputNames, Sheets) {
-  const NamedPicture first = {"owl", 3};
-  EXPECT_EQ(sheet_name("", "zoo", first), "out/zoo_sheet_3.png");
-  EXPECT_EQ(sheet_name("s.png", "zoo", first), "s.png");
-  EXPECT_EQ(sheet_name("dir/", "zoo", first), "dir/zoo_sheet_3.png");
+  const NamedItem first = {"owl", 3};
+  EXPECT_EQ(sheet_name("", "zoo", first, OutputKind::image), "out/zoo_sheet_3.png");
+  EXPECT_EQ(sheet_name("s.png", "zoo", first, OutputKind::image), "s.png");
+  EXPECT_EQ(sheet_name("dir/", "zoo", first, OutputKind::image), "dir/zoo_sheet_3.png");
   EXPECT_EQ(numbered("dir/s.png", 2), "dir/s_002.png");
   EXPECT_EQ(preview_name("dir/s.png", 12), "dir/s_preview_012.png");
 }

@@ -55,8 +55,12 @@ TEST(PartKeeper, KeepsTheLastFramesOfEachLength) {
   EXPECT_EQ(parts.last(), 20);
   PartKeeper keeper(parts, 2, 8, 8);
   for (std::int64_t first = 0; first < 21; first += 3) {
-    const at::Tensor numbers = at::arange(first, first + 3, at::kByte).view({1, 1, 3, 1, 1});
-    keeper.take(first, numbers.expand({2, 3, 3, 8, 8}));
+    std::vector<io::Image> frames;
+    for (std::int64_t i = first; i < first + 3; ++i) {
+      frames.push_back(io::make_image("test", 8, 8, 3));
+      std::ranges::fill(frames.back().data, static_cast<std::uint8_t>(i));
+    }
+    for (const std::int64_t clip : {0, 1}) keeper.take(clip, first, frames);
   }
   const std::int64_t begins[] = {0, 5, 15};
   for (std::size_t i = 0; i < 3; ++i) {

@@ -40,7 +40,7 @@ clip clip_encode clip_gif clip_sink clip_y4m events font palette sheet yuv
 """
 PARSERS = """
 codecs/word_pieces data/clip_captions data/limits diffusion/settings models/config train/recipe
-generate/classes generate/clip_request generate/folder generate/metadata generate/request generate/resolve
+generate/classes generate/folder generate/job generate/metadata generate/request generate/resolve
 """
 LIBRARIES = ["png", "jpeg", "z", "avformat", "avcodec", "swscale", "avutil"]
 

@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz.h"
 #include <cstdint>
 
-#include "pom/generate/clip_request.h"
+#include "pom/generate/job.h"
 
 namespace {
 
@@ -14,12 +14,12 @@ void parse(fuzz::Bytes bytes) {
   ModelConfig config;
   config.network.kind = "vdipom";
   config.sample.size = {32, 32};
-  ClipRequest clip;
-  clip.continue_from = file.put(bytes).string();
-  ClipJob job;
-  if (!fuzz::accepted([&] { job = resolve_clip(clip, {}, config, 1, 2); })) return;
+  Request request;
+  request.continue_from = file.put(bytes).string();
+  Job job;
+  if (!fuzz::accepted([&] { job = resolve(request, config, {.factor = 1, .block_frames = 2}); })) return;
   fuzz::require(job.fps > 0 && job.fps <= 1000 && job.frames > 0, "a job that can be done");
-  fuzz::require(job.request.steps && job.request.width && job.request.height, "a complete request");
+  fuzz::require(job.first().steps && job.first().width && job.first().height, "a complete request");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 Origin origin() {
   Origin o;
   o.request.class_name = "star";
-  o.request.seed = 7;
+  o.request.seed = {7};
   o.request.steps = 20;
   o.request.sampler = "heun";
   o.request.shift = 1;
@@ -61,7 +61,7 @@ TEST(Metadata, RoundTripThroughAPicture) {
   made.request.cfg_scale = 1 + 0.7;
   made.request.seed = INT64_MAX;
   io::write_png(path, io::make_image("test", 2, 2, 3), metadata_of(made));
-  const Origin read = read_origin(path);
+  const Origin read = origin_of(io::read_png_text(path), path.string());
   fs::remove(path);
   EXPECT_EQ(request_json(read.request), request_json(made.request));
   EXPECT_EQ(read.request.class_name, made.request.class_name);
@@ -92,9 +92,11 @@ TEST(Metadata, PicturesOfOthers) {
   EXPECT_EQ(refusal({{"pom", R"({"format": 9})"}}), "p.png: pom: format: expected 1 to 1, got 9");
   const fs::path path = fs::temp_directory_path() / "pom-metadata-not.png";
   std::ofstream(path) << "not a png";
-  EXPECT_NE(error_of([&] { read_origin(path); }).find("pom-metadata-not.png"), std::string::npos);
+  EXPECT_NE(error_of([&] { origin_of(io::read_png_text(path), path.string()); }).find("pom-metadata-not.png"),
+            std::string::npos);
   fs::remove(path);
-  EXPECT_NE(error_of([&] { read_origin(path); }).find("No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { origin_of(io::read_png_text(path), path.string()); }).find("No such file"),
+            std::string::npos);
 }
 
 TEST(Metadata, HalfARequestIsNone) {

@@ -10,7 +10,6 @@
 
 #include "pom/base/error.h"
 #include "pom/codecs/words.h"
-#include "pom/generate/clip_engine.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/text_folder.h"
 
@@ -49,28 +48,33 @@ Request first(const char* dtype = "fp32") {
   return request;
 }
 
+std::vector<std::uint8_t> drawn(const std::filesystem::path& folder) {
+  Engine engine(folder);
+  return engine.images(engine.resolve(first()))[0].data;
+}
+
 TEST(ModelFiles, TheHashIsOfTheWeightsThatWereRead) {
   const TinyModel tiny;
   const fs::path file = tiny.folder() / weights_file;
   const std::string before = io::sha256_file(file);
   Engine engine(tiny.folder());
-  const std::vector<std::uint8_t> pixels = engine.run(first())[0].image.data;
+  const std::vector<std::uint8_t> pixels = engine.images(engine.resolve(first()))[0].data;
   write_over(file, tiny.config().network);
   ASSERT_NE(io::sha256_file(file), before);
   EXPECT_EQ(engine.weights_hash(), before);
-  EXPECT_EQ(engine.run(first())[0].image.data, pixels);
+  EXPECT_EQ(engine.images(engine.resolve(first()))[0].data, pixels);
 }
 
 TEST(ModelFiles, AskedForFirstItIsStillThatOfTheNetwork) {
   const TinyModel tiny, same;
-  const std::vector<std::uint8_t> pixels = Engine(same.folder()).run(first())[0].image.data;
+  const std::vector<std::uint8_t> pixels = drawn(same.folder());
   Engine engine(tiny.folder());
   const std::string hash = engine.weights_hash();
   EXPECT_EQ(hash, io::sha256_file(same.folder() / weights_file));
   write_over(tiny.folder() / weights_file, tiny.config().network);
-  EXPECT_EQ(engine.run(first())[0].image.data, pixels);
+  EXPECT_EQ(engine.images(engine.resolve(first()))[0].data, pixels);
   EXPECT_EQ(engine.weights_hash(), hash);
-  const std::string message = error_of([&] { engine.run(first("bf16")); });
+  const std::string message = error_of([&] { engine.images(engine.resolve(first("bf16"))); });
   expect_parts(message, {"model.safetensors", "changed while it was in use"});
 }
 
@@ -114,12 +118,12 @@ TEST(ModelFiles, TheTextEncoderHasAHashOfItsOwn) {
   const TinyModel tiny(clip_config());
   const codecs::TextConfig text = tiny.config().text;
   write_words(tiny.folder(), text, "a\nstar\n", 1);
-  const ClipEngine engine(tiny.folder());
+  const Engine engine(tiny.folder());
   EXPECT_EQ(engine.text_hash(), io::sha256_file(tiny.folder() / codecs::text_file));
   write_words(tiny.folder(), text, "a\nstar\n", 2);
-  const ClipEngine other_weights(tiny.folder());
+  const Engine other_weights(tiny.folder());
   write_words(tiny.folder(), text, "a\nstir\n", 1);
-  const ClipEngine other_words(tiny.folder());
+  const Engine other_words(tiny.folder());
   EXPECT_NE(engine.text_hash(), other_weights.text_hash());
   EXPECT_NE(engine.text_hash(), other_words.text_hash());
   EXPECT_EQ(engine.weights_hash(), other_words.weights_hash());
@@ -129,7 +133,7 @@ TEST(ModelFiles, TheTextEncoderIsWhatTheConfigSays) {
   const TinyModel tiny(clip_config());
   const auto refusal = [&](const codecs::TextConfig& text) {
     write_words(tiny.folder(), text, "a\n", 1);
-    return error_of([&] { ClipEngine engine(tiny.folder()); });
+    return error_of([&] { Engine engine(tiny.folder()); });
   };
   expect_parts(refusal({.width = 8, .limit = 12, .layers = 1}), {"no error"});
   expect_parts(refusal({.width = 8, .limit = 12, .layers = 2}),
@@ -143,7 +147,7 @@ TEST(ModelFiles, TheTextEncoderIsWhatTheConfigSays) {
   expect_parts(refusal({.width = 8, .limit = 12, .layers = 1}),
                {"width: expected 16", "text.width", "got 8"});
   fs::remove_all(tiny.folder() / codecs::text_folder);
-  expect_parts(error_of([&] { ClipEngine engine(tiny.folder()); }),
+  expect_parts(error_of([&] { Engine engine(tiny.folder()); }),
                {"there is no text_encoder/model.safetensors in it"});
 }
 

@@ -5,10 +5,10 @@
 #include <ATen/ATen.h>
 
 #include "pom/codecs/word_pieces.h"
-#include "pom/generate/clip_request.h"
 #include "pom/generate/folder.h"
+#include "pom/generate/job.h"
+#include "pom/generate/stream_state.h"
 #include "pom/generate/text_folder.h"
-#include "pom/generate/video_stream.h"
 #include "pom/io/safetensors.h"
 
 namespace pom::hostile {
@@ -101,15 +101,15 @@ class Streams : public testing::Test {
     return weights;
   }
 
-  generate::VideoStream stream() { return {*network_, sampling_, {"the model", "", 40}}; }
+  generate::BlockSampler stream() { return {*network_, sampling_}; }
 
   // A true state, after one block.
   State made() {
-    generate::VideoStream from = stream();
-    from.tell(at::zeros({1, 2, 2}), at::ones({1, 2}, at::kBool));
-    from.next_block();
+    generate::BlockSampler from = stream();
+    from.tell({.text = at::zeros({1, 2, 2}), .mask = at::ones({1, 2}, at::kBool)});
+    from.next();
     const fs::path path = folder_.path() / "made.safetensors";
-    from.save(path, {.notes = {{"prompt", "a star"}}});
+    generate::save_stream(path, from, model_, {.texts = {{"prompt", "a star"}}});
     State state;
     const st::File file = st::File::open(path);
     for (const auto& [key, text] : *file.header().metadata()) state.metadata[key] = text;
@@ -147,7 +147,8 @@ class Streams : public testing::Test {
   Folder folder_;
   generate::ModelConfig config_;
   std::unique_ptr<models::Denoiser> network_;
-  generate::ClipSampling sampling_;
+  generate::BatchSampling sampling_;
+  generate::StreamModel model_{"the model", "", 40};
 };
 
 // What is wrong with a state, by name.
@@ -222,14 +223,14 @@ std::map<std::string, Damage> damages() {
           {"state_int32", tensor("more", at::ones({1}, at::kInt))}};
 }
 
-// Two readers look into a state: resolve_clip for the request that made it, then the stream itself.
+// Two readers look into a state: resolve for the request that made it, then the stream itself.
 TEST_F(Streams, EachHostileStateIsRefusedForItsReason) {
   Table table("states");
   for (const fs::path& file : files_of("states"))
     table.judge(file.filename(), file.parent_path(), [&] {
-      generate::ClipRequest clip;
-      clip.continue_from = file.string();
-      generate::resolve_clip(clip, {}, config_, 1, 1);
+      generate::Request request;
+      request.continue_from = file.string();
+      generate::resolve(request, config_, {});
     });
   const State good = made();
   for (const auto& [name, damage] : damages()) {
@@ -237,8 +238,8 @@ TEST_F(Streams, EachHostileStateIsRefusedForItsReason) {
     for (auto& [key, values] : state.tensors) values = values.clone();
     damage(state);
     const fs::path path = write(state);
-    generate::VideoStream onto = stream();
-    table.judge(name, folder_.path(), [&] { onto.restore(path); });
+    generate::BlockSampler onto = stream();
+    table.judge(name, folder_.path(), [&] { generate::restore_stream(path, onto, model_); });
   }
   table.finish();
 }

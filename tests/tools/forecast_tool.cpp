@@ -83,9 +83,9 @@ int main(int count, char** arguments) try {
   const Request request = request_from_json(json + "}", "forecast_tool");
   const Cost forecast = apart([&] {
     Engine engine(folder);
-    const Forecast f = engine.forecast(request, limits);
-    std::printf("%lld pictures in batches of %lld, %.4g multiply-adds%s\n",
-                static_cast<long long>(f.pictures), static_cast<long long>(f.batch), f.macs,
+    const Forecast f = engine.forecast(engine.resolve(request), limits);
+    std::printf("%lld items in batches of %lld, %.4g multiply-adds%s\n", static_cast<long long>(f.items),
+                static_cast<long long>(f.batch), f.macs,
                 f.fits ? "" : (", does not fit: " + f.advice).c_str());
     std::fflush(stdout);
     return Cost{f.seconds, static_cast<double>(f.peak_bytes)};
@@ -94,7 +94,7 @@ int main(int count, char** arguments) try {
     Engine engine(folder);
     const auto start = std::chrono::steady_clock::now();
     Observer observer;
-    engine.run(request, limits, observer);
+    engine.run(engine.resolve(request), limits, observer);
     return Cost{std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
                 peak_bytes()};
   });

@@ -28,7 +28,7 @@
 
 #include "pom/base/error.h"
 #include "pom/diffusion/noise.h"
-#include "pom/generate/video_stream.h"
+#include "pom/generate/stream_state.h"
 #include "pom/models/denoiser.h"
 #include "pom/models/vdipom.h"
 #include "pom/ops/mixer.h"
@@ -142,8 +142,8 @@ double number(const Given& given, const std::string& key, double otherwise) {
   return given.contains(key) ? std::stod(given.at(key)) : otherwise;
 }
 
-generate::ClipSampling sampling_of(const Given& given, const std::map<std::string, at::Tensor>& in) {
-  generate::ClipSampling sampling;
+generate::BatchSampling sampling_of(const Given& given, const std::map<std::string, at::Tensor>& in) {
+  generate::BatchSampling sampling;
   const at::Tensor seeds = in.at("seeds"), size = in.at("size");
   for (std::int64_t i = 0; i < seeds.numel(); ++i)
     sampling.seeds.push_back(static_cast<std::uint64_t>(seeds[i].item<std::int64_t>()));
@@ -159,18 +159,18 @@ void stream_clips(const std::string& weights_file, const std::string& inputs_fil
   const models::NetworkConfig config = config_of(given);
   const std::map<std::string, at::Tensor> in = read_tensors(inputs_file);
   const auto network = models::Denoiser::make(config, models::read_weights(weights_file, config));
-  generate::VideoStream stream(*network, sampling_of(given, in), {"the model"});
-  if (given.contains("continue")) stream.restore(given.at("continue"));
+  generate::BlockSampler stream(*network, sampling_of(given, in));
+  if (given.contains("continue")) generate::restore_stream(given.at("continue"), stream, {"the model"});
   std::vector<at::Tensor> noise, clip;
   const at::Tensor text = in.at("text").to(at::kFloat), mask = in.at("mask").to(at::kBool);
   for (std::int64_t b = 0; b < text.size(1); ++b) {
-    stream.tell(text.select(1, b), mask.select(1, b));
+    stream.tell({.text = text.select(1, b), .mask = mask.select(1, b)});
     const std::int64_t number = stream.block();
-    clip.push_back(stream.next_block());
+    clip.push_back(stream.next());
     noise.push_back(at::empty_like(clip.back()));
     diffusion::fill_latents(noise.back(), stream.sampling().seeds, number * clip.back()[0].numel());
   }
-  if (given.contains("save")) stream.save(given.at("save"));
+  if (given.contains("save")) generate::save_stream(given.at("save"), stream, {"the model"});
   models::write_weights(out_file, {{"noise", at::cat(noise, 2)}, {"clip", at::cat(clip, 2)}}, at::kFloat);
 }
 

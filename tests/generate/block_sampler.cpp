@@ -1,13 +1,15 @@
 // Streaming against whole clips: same seeds, prompts and steps, but all blocks at once, by the composed
 // parallel form with its mask written out. And what a saved state is worth.
-#include "pom/generate/video_stream.h"
+#include "pom/generate/block_sampler.h"
 
+#include "tests/generate/whole_clip.h"
 #include <filesystem>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
+#include "pom/generate/stream_state.h"
 #include "pom/io/safetensors.h"
 #include "pom/ops/mixer.h"
 
@@ -42,6 +44,26 @@ struct Text {
   at::Tensor tokens, mask;
 };
 
+// A sampler with the model that its states are of.
+class Stream : public BlockSampler {
+ public:
+  Stream(models::Denoiser& network, const BatchSampling& sampling, StreamModel model = {})
+      : BlockSampler(network, sampling), model_(std::move(model)) {}
+
+  void tell(const at::Tensor& text, const at::Tensor& mask) {
+    BlockSampler::tell({.text = text, .mask = mask});
+  }
+  at::Tensor next_block(const diffusion::OnStep& on_step = {}) { return next(1, {.on_step = on_step}); }
+  at::Tensor next_blocks(std::int64_t blocks) { return next(blocks); }
+  void save(const std::filesystem::path& path, const StateNotes& notes = {}) const {
+    save_stream(path, *this, model_, notes);
+  }
+  StateNotes restore(const std::filesystem::path& path) { return restore_stream(path, *this, model_); }
+
+ private:
+  StreamModel model_;
+};
+
 // Prompts of three and five words for two clips.
 Text prompt(std::int64_t seed) {
   at::manual_seed(seed);
@@ -50,8 +72,8 @@ Text prompt(std::int64_t seed) {
   return text;
 }
 
-ClipSampling sampling(const std::string& sampler, double scale = 1) {
-  ClipSampling s;
+BatchSampling sampling(const std::string& sampler, double scale = 1) {
+  BatchSampling s;
   s.height = 6, s.width = 8;
   s.seeds = {7, 1234567890123};
   s.sampler = sampler;
@@ -63,7 +85,7 @@ ClipSampling sampling(const std::string& sampler, double scale = 1) {
 // What the stream tells at each block.
 using Prompts = std::vector<Text>;
 
-at::Tensor streamed(VideoStream& stream, const Prompts& prompts) {
+at::Tensor streamed(Stream& stream, const Prompts& prompts) {
   std::vector<at::Tensor> blocks;
   for (const Text& text : prompts) {
     stream.tell(text.tokens, text.mask);
@@ -72,7 +94,7 @@ at::Tensor streamed(VideoStream& stream, const Prompts& prompts) {
   return at::cat(blocks, 2);
 }
 
-at::Tensor whole(const models::NetworkConfig& config, const ClipSampling& s, const Prompts& prompts) {
+at::Tensor whole(const models::NetworkConfig& config, const BatchSampling& s, const Prompts& prompts) {
   const ops::PathGuard composed(ops::Path::composed);
   models::VDiPoM network(config);
   network->set_weights(some_weights(config));
@@ -103,7 +125,7 @@ TEST_P(Streaming, EqualsTheWholeClip) {
   const models::NetworkConfig config = small(c.mixer, c.window);
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  VideoStream stream(network, sampling(c.sampler, c.scale));
+  Stream stream(network, sampling(c.sampler, c.scale));
   const Prompts prompts(static_cast<std::size_t>(c.blocks), prompt(1));
   const at::Tensor got = streamed(stream, prompts), expected = whole(config, stream.sampling(), prompts);
   const double error = difference(got, expected);
@@ -126,13 +148,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // Else the tests above would prove little.
-TEST(VideoStream, WhatABlockSawIsInItsPictures) {
+TEST(BlockSampler, WhatABlockSawIsInItsPictures) {
   at::Tensor made[3];
   for (const std::int64_t window : {0, 1, 2}) {
     const models::NetworkConfig config = small("pom", window);
     const auto network_made = models::Denoiser::make(config, some_weights(config));
     models::Denoiser& network = *network_made;
-    VideoStream stream(network, sampling("euler"));
+    Stream stream(network, sampling("euler"));
     made[window] = streamed(stream, Prompts(3, prompt(1)));
   }
   EXPECT_TRUE(at::equal(made[0].slice(2, 0, 4), made[2].slice(2, 0, 4)));
@@ -140,56 +162,56 @@ TEST(VideoStream, WhatABlockSawIsInItsPictures) {
   for (int narrow : {1, 2}) EXPECT_GT(difference(made[0].slice(2, 4), made[narrow].slice(2, 4)), 1e-3);
 }
 
-TEST(VideoStream, GuidanceInAnIntervalEqualsTheWholeClip) {
+TEST(BlockSampler, GuidanceInAnIntervalEqualsTheWholeClip) {
   const models::NetworkConfig config = small();
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  ClipSampling s = sampling("heun", 2.5);
+  BatchSampling s = sampling("heun", 2.5);
   s.guidance.from = 0.3, s.guidance.to = 0.7;
-  VideoStream stream(network, s);
+  Stream stream(network, s);
   const Prompts prompts(3, prompt(1));
   EXPECT_LE(difference(streamed(stream, prompts), whole(config, s, prompts)), kTolerance);
 }
 
-TEST(VideoStream, APromptThatChangesEqualsTheWholeClipWithPromptsOfItsBlocks) {
+TEST(BlockSampler, APromptThatChangesEqualsTheWholeClipWithPromptsOfItsBlocks) {
   for (const char* mixer : {"pom", "attention"}) {
     const models::NetworkConfig config = small(mixer, 3);
     const auto network_made = models::Denoiser::make(config, some_weights(config));
     models::Denoiser& network = *network_made;
-    VideoStream stream(network, sampling("heun", 2));
+    Stream stream(network, sampling("heun", 2));
     const Prompts prompts{prompt(1), prompt(1), prompt(2), prompt(3), prompt(3)}, same(5, prompt(1));
     const at::Tensor got = streamed(stream, prompts);
     EXPECT_LE(difference(got, whole(config, stream.sampling(), prompts)), kTolerance);
-    VideoStream other(network, sampling("heun", 2));
+    Stream other(network, sampling("heun", 2));
     const at::Tensor unchanged = streamed(other, same);
     EXPECT_TRUE(at::equal(unchanged.slice(2, 0, 4), got.slice(2, 0, 4)));
     EXPECT_GT(difference(unchanged.slice(2, 4), got.slice(2, 4)), 1e-3);
   }
 }
 
-TEST(VideoStream, AClipIsItsOwnWhateverTheBatch) {
+TEST(BlockSampler, AClipIsItsOwnWhateverTheBatch) {
   const models::NetworkConfig config = small("pom", 2);
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  ClipSampling s = sampling("heun", 2);
-  VideoStream both(network, s);
+  BatchSampling s = sampling("heun", 2);
+  Stream both(network, s);
   const at::Tensor expected = streamed(both, Prompts(3, prompt(1)));
   for (std::int64_t b = 0; b < 2; ++b) {
-    ClipSampling one = s;
+    BatchSampling one = s;
     one.seeds = {s.seeds[static_cast<std::size_t>(b)]};
-    VideoStream alone(network, one);
+    Stream alone(network, one);
     const Text text{prompt(1).tokens.narrow(0, b, 1), prompt(1).mask.narrow(0, b, 1)};
     EXPECT_TRUE(at::equal(streamed(alone, Prompts(3, text))[0], expected[b])) << "clip " << b;
   }
 }
 
-TEST(VideoStream, ABlockThatWasBrokenOffIsMadeAgain) {
+TEST(BlockSampler, ABlockThatWasBrokenOffIsMadeAgain) {
   const models::NetworkConfig config = small("pom", 2);
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  VideoStream undisturbed(network, sampling("heun"));
+  Stream undisturbed(network, sampling("heun"));
   const at::Tensor expected = streamed(undisturbed, Prompts(4, prompt(1)));
-  VideoStream stream(network, sampling("heun"));
+  Stream stream(network, sampling("heun"));
   std::vector<at::Tensor> blocks;
   stream.tell(prompt(1).tokens, prompt(1).mask);
   for (int b = 0; b < 4; ++b) {
@@ -220,27 +242,27 @@ TEST_F(States, GoOnAsIfNothingHadHappenedAndMoreThanOnce) {
       const models::NetworkConfig config = small(mixer, window);
       const auto network_made = models::Denoiser::make(config, some_weights(config));
       models::Denoiser& network = *network_made;
-      VideoStream unbroken(network, sampling("heun", 2), {"hash"});
+      Stream unbroken(network, sampling("heun", 2), {"hash"});
       const at::Tensor expected = streamed(unbroken, Prompts(5, prompt(1)));
-      VideoStream first(network, sampling("heun", 2), {"hash"});
+      Stream first(network, sampling("heun", 2), {"hash"});
       streamed(first, Prompts(3, prompt(1)));
       const at::Tensor memory = at::randn({2, 3});
-      first.save(folder / "s.safetensors", {.notes = {{"prompt", "a star"}}, .tensors = {{"codec", memory}}});
+      first.save(folder / "s.safetensors", {.texts = {{"prompt", "a star"}}, .tensors = {{"codec", memory}}});
 
       const auto another_made = models::Denoiser::make(config, some_weights(config));
       models::Denoiser& another = *another_made;
-      ClipSampling unseeded = sampling("heun", 2);
+      BatchSampling unseeded = sampling("heun", 2);
       unseeded.seeds = {0, 0};
-      VideoStream second(another, unseeded, {"hash"});
-      const Beside beside = second.restore(folder / "s.safetensors");
-      EXPECT_EQ(beside.notes, (std::map<std::string, std::string>{{"prompt", "a star"}}));
+      Stream second(another, unseeded, {"hash"});
+      const StateNotes beside = second.restore(folder / "s.safetensors");
+      EXPECT_EQ(beside.texts, (std::map<std::string, std::string>{{"prompt", "a star"}}));
       EXPECT_EQ(beside.tensors.size(), 1U);
       EXPECT_TRUE(at::equal(beside.tensors.at("codec"), memory));
       EXPECT_EQ(second.block(), 3);
       const at::Tensor went_on = at::cat({second.next_block(), second.next_block()}, 2);
       EXPECT_TRUE(at::equal(went_on, expected.slice(2, 6)));
 
-      VideoStream third(another, unseeded, {"hash"});
+      Stream third(another, unseeded, {"hash"});
       third.restore(folder / "s.safetensors");
       const at::Tensor elsewhere = streamed(third, Prompts(2, prompt(2)));
       Prompts turned(3, prompt(1));
@@ -254,11 +276,11 @@ TEST_F(States, BeforeTheFirstBlockAreFineToo) {
   const models::NetworkConfig config = small();
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  VideoStream first(network, sampling("euler"));
+  Stream first(network, sampling("euler"));
   first.tell(prompt(1).tokens, prompt(1).mask);
   first.save(folder / "s.safetensors");
   const at::Tensor expected = first.next_block();
-  VideoStream second(network, sampling("euler"));
+  Stream second(network, sampling("euler"));
   second.restore(folder / "s.safetensors");
   EXPECT_TRUE(at::equal(second.next_block(), expected));
 }
@@ -268,14 +290,14 @@ TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
   const std::filesystem::path path = folder / "s.safetensors";
-  VideoStream first(network, sampling("heun", 2), {"hash"});
+  Stream first(network, sampling("heun", 2), {"hash"});
   first.tell(prompt(1).tokens, prompt(1).mask);
   first.next_block();
   first.save(path);
   const auto refusal = [&](auto change, const std::string& model = "hash") {
-    ClipSampling s = sampling("heun", 2);
+    BatchSampling s = sampling("heun", 2);
     change(s);
-    VideoStream stream(network, s, {model});
+    Stream stream(network, s, {model});
     try {
       stream.restore(path);
     } catch (const Error& error) {
@@ -283,18 +305,18 @@ TEST_F(States, OfAnotherModelSamplerOrNumberOfStepsAreRefused) {
     }
     return std::string("no error");
   };
-  const auto nothing = [](ClipSampling&) {};
+  const auto nothing = [](BatchSampling&) {};
   const auto expect = [&](const std::string& text, std::initializer_list<const char*> parts) {
     for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   expect(refusal(nothing), {"no error"});
-  expect(refusal([](ClipSampling& s) { s.guidance.scale = 3; }), {"no error"});
+  expect(refusal([](BatchSampling& s) { s.guidance.scale = 3; }), {"no error"});
   expect(refusal(nothing, "other"), {"s.safetensors", "model", "hash", "other"});
-  expect(refusal([](ClipSampling& s) { s.sampler = "euler"; }), {"sampler", "heun", "euler"});
-  expect(refusal([](ClipSampling& s) { s.options.steps = 7; }), {"steps", "6", "7"});
-  expect(refusal([](ClipSampling& s) { s.guidance.scale = 1; }), {"guided evaluations", "none"});
-  expect(refusal([](ClipSampling& s) { s.width = 10; }), {"size", "8x6", "10x6"});
-  expect(refusal([](ClipSampling& s) { s.seeds.pop_back(); }), {"clips", "2", "1"});
+  expect(refusal([](BatchSampling& s) { s.sampler = "euler"; }), {"sampler", "heun", "euler"});
+  expect(refusal([](BatchSampling& s) { s.options.steps = 7; }), {"steps", "6", "7"});
+  expect(refusal([](BatchSampling& s) { s.guidance.scale = 1; }), {"guided evaluations", "none"});
+  expect(refusal([](BatchSampling& s) { s.width = 10; }), {"size", "8x6", "10x6"});
+  expect(refusal([](BatchSampling& s) { s.seeds.pop_back(); }), {"clips", "2", "1"});
 }
 
 TEST_F(States, OfAnotherTextEncoderAreRefused) {
@@ -303,13 +325,13 @@ TEST_F(States, OfAnotherTextEncoderAreRefused) {
   models::Denoiser& network = *network_made;
   const std::filesystem::path path = folder / "s.safetensors";
   const auto save = [&](const StreamModel& model) {
-    VideoStream stream(network, sampling("euler"), model);
+    Stream stream(network, sampling("euler"), model);
     stream.tell(prompt(1).tokens, prompt(1).mask);
     stream.save(path);
   };
   const auto refusal = [&](const StreamModel& model) {
     try {
-      VideoStream(network, sampling("euler"), model).restore(path);
+      Stream(network, sampling("euler"), model).restore(path);
     } catch (const Error& error) {
       return std::string(error.what());
     }
@@ -335,7 +357,7 @@ TEST_F(States, SeedsAreReadWhole) {
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
   const std::filesystem::path path = folder / "s.safetensors";
-  VideoStream first(network, sampling("euler"));
+  Stream first(network, sampling("euler"));
   first.tell(prompt(1).tokens, prompt(1).mask);
   first.save(path);
   const io::safetensors::File file = io::safetensors::File::open(path);
@@ -344,7 +366,7 @@ TEST_F(States, SeedsAreReadWhole) {
     for (auto& [key, text] : metadata)
       if (key == "seeds") text = seeds;
     io::safetensors::write(path, file.tensors(), metadata);
-    VideoStream stream(network, sampling("euler"));
+    Stream stream(network, sampling("euler"));
     try {
       stream.restore(path);
     } catch (const Error& error) {
@@ -364,12 +386,12 @@ TEST_F(States, SeedsAreReadWhole) {
   EXPECT_EQ(with_seeds(""), path.string() + ": seeds: expected 2, got 0");
 }
 
-TEST(VideoStream, TheStateIsAsLargeAfterManyBlocksAsAfterAFew) {
+TEST(BlockSampler, TheStateIsAsLargeAfterManyBlocksAsAfterAFew) {
   for (const std::int64_t window : {0, 2}) {
     const models::NetworkConfig config = small("pom", window);
     const auto network_made = models::Denoiser::make(config, some_weights(config));
     models::Denoiser& network = *network_made;
-    VideoStream stream(network, sampling("euler", 2));
+    Stream stream(network, sampling("euler", 2));
     stream.tell(prompt(1).tokens, prompt(1).mask);
     const auto bytes = [&] {
       std::size_t sum = 0;
@@ -383,7 +405,7 @@ TEST(VideoStream, TheStateIsAsLargeAfterManyBlocksAsAfterAFew) {
   }
 }
 
-TEST(VideoStream, RunsOnAGpuWhereThereIsOne) {
+TEST(BlockSampler, RunsOnAGpuWhereThereIsOne) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   for (const char* mixer : {"pom", "attention"}) {
     const models::NetworkConfig config = small(mixer, 2);
@@ -395,7 +417,7 @@ TEST(VideoStream, RunsOnAGpuWhereThereIsOne) {
     models::VDiPoM network(config);
     network->set_weights(some_weights(config));
     network->to(at::kCUDA);
-    VideoStream a(here, sampling("heun", 2)), b(there, sampling("heun", 2));
+    Stream a(here, sampling("heun", 2)), b(there, sampling("heun", 2));
     const Prompts prompts(5, prompt(1));
     const at::Tensor expected = streamed(a, prompts), got = streamed(b, prompts);
     EXPECT_LE(difference(got.cpu(), expected), 1e-4);
@@ -403,23 +425,36 @@ TEST(VideoStream, RunsOnAGpuWhereThereIsOne) {
         sample_clip(network, sampling("heun", 2), 5, prompt(1).tokens.cuda(), prompt(1).mask.cuda());
     EXPECT_LE(difference(got, clip), 1e-4);
     b.save(std::filesystem::temp_directory_path() / "pom_stream_gpu.safetensors");
-    VideoStream c(there, sampling("heun", 2));
+    Stream c(there, sampling("heun", 2));
     c.restore(std::filesystem::temp_directory_path() / "pom_stream_gpu.safetensors");
     EXPECT_EQ(c.next_block().device().type(), at::kCUDA);
     std::filesystem::remove(std::filesystem::temp_directory_path() / "pom_stream_gpu.safetensors");
   }
 }
 
-TEST(VideoStream, NeedsACausalNetworkAndAText) {
+// However many are made at a time.
+TEST(BlockSampler, BlocksTogetherAreBlocksOneByOne) {
+  for (const char* mixer : {"pom", "attention"}) {
+    const models::NetworkConfig config = small(mixer, 2);
+    const auto network = models::Denoiser::make(config, some_weights(config));
+    Stream one(*network, sampling("heun", 2));
+    const at::Tensor expected = streamed(one, Prompts(5, prompt(1)));
+    Stream some(*network, sampling("heun", 2));
+    some.tell(prompt(1).tokens, prompt(1).mask);
+    EXPECT_LE(difference(at::cat({some.next_blocks(2), some.next_blocks(3)}, 2), expected), kTolerance);
+  }
+}
+
+TEST(BlockSampler, NeedsACausalNetworkAndAText) {
   models::NetworkConfig config = small();
   const auto network_made = models::Denoiser::make(config, some_weights(config));
   models::Denoiser& network = *network_made;
-  VideoStream stream(network, sampling("euler"));
+  Stream stream(network, sampling("euler"));
   EXPECT_THROW(stream.next_block(), Error);
   EXPECT_THROW(stream.tell(at::zeros({2, 5, 9}), at::ones({2, 5}, at::kBool)), Error);
   config.temporal_mask = "none";
   const auto whole = models::Denoiser::make(config, some_weights(config));  // its blocks all see each other
-  VideoStream clip(*whole, sampling("euler"));
+  Stream clip(*whole, sampling("euler"));
   clip.tell(at::zeros({2, 5, config.text_width}), at::ones({2, 5}, at::kBool));
   clip.next_blocks(2);
   EXPECT_THROW(clip.next_block(), Error);
