@@ -9,6 +9,7 @@
 #include "pom/io/clip_sink.h"
 #include "pom/io/clip_writers.h"
 #include "pom/io/picture.h"
+#include "pom/io/text_comment.h"
 
 namespace pom::io {
 namespace {
@@ -32,6 +33,7 @@ void check_options(const std::string& name, const ClipOptions& options) {
         ": fps: expected above 0 and at most 1000, got ", options.fps);
   check(options.quality >= 1 && options.quality <= 100, "clip write: ", name,
         ": quality: expected 1 to 100, got ", options.quality);
+  detail::check_text("clip write: " + name, options.text);
 }
 
 }  // namespace
@@ -112,13 +114,6 @@ std::unique_ptr<ClipWriter> open_clip(const fs::path& path, const ClipOptions& w
   if (ending == ".gif") return detail::open_gif(path, options);
   if (ending == ".y4m") return detail::open_y4m_file(path, options);
   return detail::open_encoded(path, ending.substr(1), options);
-}
-
-std::string detail::as_comment(const std::vector<TextEntry>& text) {
-  std::string comment;
-  for (const TextEntry& entry : text)
-    comment += (comment.empty() ? "" : "\n") + entry.keyword + ": " + entry.text;
-  return comment;
 }
 
 // The simplest fraction within a millionth, those of television first.

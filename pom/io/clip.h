@@ -27,8 +27,9 @@ struct ClipOptions {
   // fragments. Else the file appears whole at finish(), or not at all. Frames that take the place of others
   // in a folder do so at finish() in either case.
   bool growing = false;
-  int quality = 90;                  // 1 to 100; of .mp4 and .webm
-  std::vector<TextEntry> text = {};  // what the file says of itself: a comment, or text of each PNG
+  int quality = 90;  // 1 to 100; of .mp4 and .webm
+  // What the file says of itself, for read_file_text (file_text.h); players of .mp4 and .webm show the first.
+  std::vector<TextEntry> text = {};
 };
 
 // Whoever should have read is gone: the end of a stream, rather than a failure.
@@ -78,6 +79,7 @@ class ClipWriter {
 // .mp4 gets one more row or column, equal to the last: 4:2:0 has none.
 std::unique_ptr<ClipWriter> open_clip(const std::filesystem::path& path, const ClipOptions& options);
 // Raw y4m (4:4:4) into an open descriptor, which is not closed: for a player that reads standard output.
+// Frames alone, without text.
 std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& options,
                                      std::string name = "<stdout>");
 
@@ -125,7 +127,9 @@ inline constexpr std::int64_t max_frame_pixels = std::int64_t{1} << 26;
 
 // The usual files (.mp4, .mov, .webm, .mkv, .avi, .gif, .y4m, .mpg, .ts, .ogv, .flv, .wmv) of the usual
 // codecs, their first stream of pictures. Errors are pom::Error with the path; damage is one where it is met,
-// and not before. Files alone: nothing that a file names is opened. Not for two threads at once.
+// and not before. Files alone: nothing that a file names is opened. A folder of frames as open_clip writes
+// them is read too, without FFmpeg, in its own size and without times: the frames that clip.json counts. Not
+// for two threads at once.
 class ClipReader {
  public:
   explicit ClipReader(const std::filesystem::path& path, const ClipReading& reading = {});
@@ -142,7 +146,7 @@ class ClipReader {
 };
 
 // "libavformat 59.27.100, libavcodec 59.37.100; libx264, libvpx-vp9"; empty where this build has no FFmpeg,
-// and .mp4, .webm and reading are errors.
+// and .mp4, .webm and reading of files are errors.
 std::string clip_libraries();
 
 }  // namespace pom::io

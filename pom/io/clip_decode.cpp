@@ -1,13 +1,10 @@
 // Reads clips with FFmpeg: frames in the order in which they are shown, at the rate and size that are wanted.
 //
-// Data comes from strangers. A file is read through our own descriptor, what it names (a playlist its parts)
-// is not opened, FFmpeg tries none of its many rare formats on it, and no decoder makes a frame larger than
-// we take.
+// Data comes from strangers: files are opened as av_input.h says, and no decoder makes a frame larger than we
+// take.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <sys/stat.h>
 #include <utility>
 
 extern "C" {
@@ -18,44 +15,13 @@ extern "C" {
 #include <libswscale/swscale.h>
 }
 
-#include "pom/io/av.h"
-#include "pom/io/clip.h"
-#include "pom/io/read_file.h"
+#include "pom/io/av_input.h"
+#include "pom/io/clip_source.h"
 
 namespace pom::io {
 namespace {
 
-using detail::AvFree;
 using detail::AvPointer;
-
-// By FFmpeg's names. Decoders of libraries that make frames before they ask are left out.
-constexpr const char* known_formats =
-    "mov,mp4,matroska,webm,avi,gif,yuv4mpegpipe,mpeg,mpegvideo,mpegts,ogg,flv,asf";
-constexpr const char* known_decoders =
-    "h264,hevc,libdav1d,av1,vp8,vp9,mpeg1video,mpeg2video,mpegvideo,mpeg4,msmpeg4,msmpeg4v2,mjpeg,gif,"
-    "rawvideo,"
-    "theora,flv,h263,vp6,vp6f,wmv1,wmv2,wmv3,vc1,prores,dnxhd,dvvideo,ffv1,ffvhuff,huffyuv";
-constexpr std::int64_t probe_bytes = 1 << 22;  // to find streams in
-
-int read_some(void* opaque, std::uint8_t* data, int size) {
-  const int fd = static_cast<detail::FileDescriptor*>(opaque)->get();
-  for (;;) {
-    const ssize_t got = ::read(fd, data, static_cast<std::size_t>(size));
-    if (got > 0) return static_cast<int>(got);
-    if (got == 0) return AVERROR_EOF;
-    if (errno != EINTR) return AVERROR(errno);
-  }
-}
-
-std::int64_t seek_in(void* opaque, std::int64_t offset, int whence) {
-  const int fd = static_cast<detail::FileDescriptor*>(opaque)->get();
-  if ((whence & AVSEEK_SIZE) != 0) {
-    struct stat status;
-    return ::fstat(fd, &status) == 0 ? static_cast<std::int64_t>(status.st_size) : AVERROR(errno);
-  }
-  const off_t place = ::lseek(fd, offset, whence & ~AVSEEK_FORCE);
-  return place >= 0 ? place : AVERROR(errno);
-}
 
 // Quarters of a turn against the clock by which pictures have to be turned to stand upright.
 int quarters_of(const AVStream& stream) {
@@ -126,15 +92,20 @@ std::array<const std::uint8_t*, 4> corner_of(const AVFrame& frame, const Crop& c
   return from;
 }
 
-}  // namespace
+class Decoder final : public detail::FrameSource {
+ public:
+  Decoder(const std::filesystem::path& path, const ClipReading& wanted);
+  ~Decoder() override { sws_freeContext(scaler); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
-struct ClipReader::Impl {
+  bool next(Image& out) override;
+
+ private:
   std::string name;
   ClipReading reading;
-  ClipInfo info;
-  detail::FileDescriptor file;
-  AvPointer<AVIOContext> io;
-  AVFormatContext* format = nullptr;
+  detail::AvInput input;
+  AVFormatContext* format;
   AVStream* stream = nullptr;
   AvPointer<AVCodecContext> codec;
   AvPointer<AVPacket> packet;
@@ -146,13 +117,7 @@ struct ClipReader::Impl {
   std::int64_t given = 0;        // frames
   double now_time = 0, end = 0;  // when `frame` comes, and when it goes, in seconds from the first
 
-  Impl(const std::filesystem::path& path, const ClipReading& wanted);
-  ~Impl();
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  void require(int code, const char* step) const;
-  void open_format();
+  void require(int code, const char* step) const { input.require(code, step); }
   void meet_streams();
   void find_streams();
   void open_codec();
@@ -166,65 +131,22 @@ struct ClipReader::Impl {
   void convert(Image& out);
 };
 
-ClipReader::Impl::Impl(const std::filesystem::path& path, const ClipReading& wanted)
-    : name(path.string()), reading(wanted) {
-  check((reading.width == 0) == (reading.height == 0) && reading.width >= 0 && reading.height >= 0,
-        "clip read: ", name, ": expected both sides or none, got ", reading.width, "x", reading.height);
-  if (reading.width > 0) check_size("clip read: " + name, reading.width, reading.height);
-  check(reading.fps >= 0 && reading.fps <= 1000, "clip read: ", name, ": fps: expected 0 to 1000, got ",
-        reading.fps);
-  check(reading.start >= 0 && std::isfinite(reading.start), "clip read: ", name,
-        ": start: expected at least 0, got ", reading.start);
-  detail::quieten_av();
-  file = detail::open_for_reading(path, "clip read");
-  try {
-    open_format();
-    meet_streams();
-    find_streams();
-    open_codec();
-    describe();
-    seek_to_start();
-  } catch (...) {
-    avformat_close_input(&format);
-    throw;
-  }
-}
-
-ClipReader::Impl::~Impl() {
-  sws_freeContext(scaler);
-  avformat_close_input(&format);
-}
-
-void ClipReader::Impl::require(int code, const char* step) const {
-  if (code < 0) fail("clip read: ", name, ": cannot ", step, ": ", detail::av_error(code));
-}
-
-void ClipReader::Impl::open_format() {
-  constexpr int size = 1 << 16;
-  auto* buffer = static_cast<unsigned char*>(av_malloc(size));
-  check(buffer != nullptr, "clip read: ", name, ": no memory");
-  io.reset(avio_alloc_context(buffer, size, 0, &file, read_some, nullptr, seek_in));
-  format = avformat_alloc_context();
-  check(io != nullptr && format != nullptr, "clip read: ", name, ": no memory");
-  format->pb = io.get();
-  detail::AvOptions settings;
-  settings.set("protocol_whitelist", "none")
-      .set("format_whitelist", known_formats)
-      .set("codec_whitelist", known_decoders)
-      .set("probesize", std::to_string(probe_bytes));
-  // The ending helps to tell formats apart that have no signature.
-  require(avformat_open_input(&format, ("file" + std::filesystem::path(name).extension().string()).c_str(),
-                              nullptr, settings.get()),
-          "open");
+Decoder::Decoder(const std::filesystem::path& path, const ClipReading& wanted)
+    : name(path.string()), reading(wanted), input(path, "clip read"), format(input.format()) {
+  meet_streams();
+  find_streams();
+  open_codec();
+  describe();
+  seek_to_start();
 }
 
 // Some formats (.mpg, .ts, .flv) name their streams as they come, and for one that comes while FFmpeg looks
 // for them it opens a decoder without our limits. So they come before that: all that lie as far as it looks.
-void ClipReader::Impl::meet_streams() {
+void Decoder::meet_streams() {
   if ((format->ctx_flags & AVFMTCTX_NOHEADER) == 0) return;
   const AvPointer<AVPacket> any(av_packet_alloc());
   check(any != nullptr, "clip read: ", name, ": no memory");
-  for (std::int64_t seen = 0; seen < probe_bytes && av_read_frame(format, any.get()) >= 0;) {
+  for (std::int64_t seen = 0; seen < detail::probe_bytes && av_read_frame(format, any.get()) >= 0;) {
     seen += any->size;
     av_packet_unref(any.get());
   }
@@ -232,7 +154,7 @@ void ClipReader::Impl::meet_streams() {
 }
 
 // FFmpeg decodes some frames to see what they are.
-void ClipReader::Impl::find_streams() {
+void Decoder::find_streams() {
   std::vector<AVDictionary*> settings(format->nb_streams, nullptr);
   for (AVDictionary*& each : settings) av_dict_set_int(&each, "max_pixels", max_frame_pixels, 0);
   const int found = avformat_find_stream_info(format, settings.data());
@@ -240,13 +162,13 @@ void ClipReader::Impl::find_streams() {
   require(found, "find pictures");
 }
 
-void ClipReader::Impl::open_codec() {
+void Decoder::open_codec() {
   const AVCodec* decoder = nullptr;
   const int index = av_find_best_stream(format, AVMEDIA_TYPE_VIDEO, -1, -1, &decoder, 0);
   check(index != AVERROR_STREAM_NOT_FOUND, "clip read: ", name, ": expected pictures, got none");
   require(index, "find a decoder");
   stream = format->streams[index];
-  check(av_match_list(decoder->name, known_decoders, ',') > 0, "clip read: ", name,
+  check(av_match_list(decoder->name, detail::known_decoders, ',') > 0, "clip read: ", name,
         ": expected pictures of a usual codec (h264, vp9, …), got ", decoder->name);
   const AVCodecParameters& parameters = *stream->codecpar;
   require(parameters.width > 0 ? 0 : AVERROR_INVALIDDATA, "find the size of its pictures");
@@ -265,7 +187,7 @@ void ClipReader::Impl::open_codec() {
     if (static_cast<int>(i) != index) format->streams[i]->discard = AVDISCARD_ALL;
 }
 
-void ClipReader::Impl::describe() {
+void Decoder::describe() {
   quarters = quarters_of(*stream);
   const bool across = quarters % 2 == 1;
   info.width = across ? codec->height : codec->width;
@@ -285,7 +207,7 @@ void ClipReader::Impl::describe() {
 }
 
 // To the last key frame before; the rest of the way is decoded.
-void ClipReader::Impl::seek_to_start() {
+void Decoder::seek_to_start() {
   if (stream->start_time != AV_NOPTS_VALUE)
     first_time = static_cast<double>(stream->start_time) * av_q2d(stream->time_base);
   if (reading.start > 0) {
@@ -302,7 +224,7 @@ void ClipReader::Impl::seek_to_start() {
 }
 
 // The next frame of the file; false at the end.
-bool ClipReader::Impl::decode(AVFrame* into) {
+bool Decoder::decode(AVFrame* into) {
   for (;;) {
     const int code = avcodec_receive_frame(codec.get(), into);
     if (code >= 0) {
@@ -329,13 +251,13 @@ bool ClipReader::Impl::decode(AVFrame* into) {
 }
 
 // Seconds after the first frame.
-double ClipReader::Impl::time_of(const AVFrame& f) const {
+double Decoder::time_of(const AVFrame& f) const {
   const std::int64_t stamp = f.best_effort_timestamp;
   if (stamp == AV_NOPTS_VALUE) return frame && frame->width > 0 ? end : 0;  // right after the last one
   return static_cast<double>(stamp) * av_q2d(stream->time_base) - first_time;
 }
 
-double ClipReader::Impl::length_of(const AVFrame& f) const {
+double Decoder::length_of(const AVFrame& f) const {
 #if LIBAVUTIL_VERSION_INT >= AV_VERSION_INT(57, 30, 100)
   const std::int64_t length = f.duration;
 #else
@@ -346,7 +268,7 @@ double ClipReader::Impl::length_of(const AVFrame& f) const {
 }
 
 // The next frame is on; false at the end.
-bool ClipReader::Impl::advance() {
+bool Decoder::advance() {
   if (!ahead) return false;
   const double time = time_of(*ahead);
   std::swap(frame, ahead);
@@ -361,7 +283,7 @@ bool ClipReader::Impl::advance() {
 }
 
 // Brings the scaler to the frame's pixels and colours.
-void ClipReader::Impl::prepare_scaler(const Crop& crop, int width, int height) {
+void Decoder::prepare_scaler(const Crop& crop, int width, int height) {
   const auto pixels = static_cast<AVPixelFormat>(frame->format);
   const AVPixFmtDescriptor* layout = av_pix_fmt_desc_get(pixels);
   check(layout != nullptr && (layout->flags & AV_PIX_FMT_FLAG_HWACCEL) == 0, "clip read: ", name,
@@ -377,7 +299,7 @@ void ClipReader::Impl::prepare_scaler(const Crop& crop, int width, int height) {
   sws_setColorspaceDetails(scaler, table, full, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
 }
 
-void ClipReader::Impl::convert(Image& out) {
+void Decoder::convert(Image& out) {
   const bool across = quarters % 2 == 1;
   int width = across ? reading.height : reading.width, height = across ? reading.width : reading.height;
   const Crop crop = middle_of(frame->width, frame->height, frame->sample_aspect_ratio, width, height);
@@ -396,34 +318,31 @@ void ClipReader::Impl::convert(Image& out) {
   out = turned(std::move(upright), quarters);
 }
 
-ClipReader::ClipReader(const std::filesystem::path& path, const ClipReading& reading)
-    : impl_(std::make_unique<Impl>(path, reading)) {}
-ClipReader::~ClipReader() = default;
-ClipReader::ClipReader(ClipReader&&) noexcept = default;
-
-const ClipInfo& ClipReader::info() const {
-  return impl_->info;
-}
-
-bool ClipReader::next(Image& out) {
-  Impl& m = *impl_;
+bool Decoder::next(Image& out) {
   constexpr double nearly = 1e-3;  // files round their times to so much
-  const double step = m.reading.fps > 0 ? 1 / m.reading.fps : 0;
+  const double step = reading.fps > 0 ? 1 / reading.fps : 0;
   // The middle of a frame, whether of the file or of the result: times that were rounded do no harm there.
-  const double middle = 0.5 * (m.info.fps > 0 ? std::min(step, 1 / m.info.fps) : step);
-  const double wanted = m.reading.start + static_cast<double>(m.given) * step + middle;
+  const double middle = 0.5 * (info.fps > 0 ? std::min(step, 1 / info.fps) : step);
+  const double wanted = reading.start + static_cast<double>(given) * step + middle;
   if (step == 0) {
     do {
-      if (!m.advance()) return false;
-    } while (m.now_time + nearly < m.reading.start);
+      if (!advance()) return false;
+    } while (now_time + nearly < reading.start);
   } else {
-    if (m.frame->width == 0 && !m.advance()) return false;
-    while (m.end <= wanted)
-      if (!m.advance()) return false;
+    if (frame->width == 0 && !advance()) return false;
+    while (end <= wanted)
+      if (!advance()) return false;
   }
-  m.convert(out);
-  ++m.given;
+  convert(out);
+  ++given;
   return true;
+}
+
+}  // namespace
+
+std::unique_ptr<detail::FrameSource> detail::open_decoded(const std::filesystem::path& path,
+                                                          const ClipReading& reading) {
+  return std::make_unique<Decoder>(path, reading);
 }
 
 }  // namespace pom::io

@@ -15,6 +15,7 @@
 #include "pom/io/av.h"
 #include "pom/io/clip_sink.h"
 #include "pom/io/clip_writers.h"
+#include "pom/io/text_comment.h"
 #include "pom/io/yuv.h"
 
 namespace pom::io::detail {
@@ -264,14 +265,21 @@ class EncodedWriter final : public ClipWriter {
     require(avcodec_parameters_from_context(stream_->codecpar, codec_.get()), "describe the stream");
     stream_->time_base = codec_->time_base;
     stream_->avg_frame_rate = codec_->framerate;
-    const std::string comment = as_comment(options().text);
-    if (!comment.empty()) av_dict_set(&format.metadata, "comment", comment.c_str(), 0);
+    describe_file(format);
     AvOptions settings;
     if (is_mp4())
       settings.set("movflags", options().growing ? "frag_custom+empty_moov+default_base_moof" : "faststart");
     else if (options().growing)
       settings.set("live", "1");
     require(avformat_write_header(&format, settings.get()), "write the head");
+  }
+
+  // Of the names that FFmpeg gives tags, .mp4 has few: those of its own making take the place of these, and
+  // players do not show them.
+  void describe_file(AVFormatContext& format) const {
+    if (options().text.empty()) return;
+    av_dict_set(&format.metadata, shown_tag, options().text.front().text.c_str(), 0);
+    av_dict_set(&format.metadata, whole_tag, as_comment(options().text).c_str(), 0);
   }
 
   void put(const Image& image) override {

@@ -5,12 +5,9 @@
 // that grows take their places at once, but where it replaces another: then, and where it does not grow, all
 // of them do at the end. Before a frame takes its place, clip.json counts it: a program that is killed leaves
 // none that belongs to nobody.
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <fcntl.h>
-#include <limits>
 #include <optional>
 #include <random>
 #include <sys/file.h>
@@ -19,77 +16,20 @@
 #include "pom/io/atomic_file.h"
 #include "pom/io/clip_writers.h"
 #include "pom/io/file_descriptor.h"
-#include "pom/io/json_header.h"
-#include "pom/io/read_file.h"
+#include "pom/io/frame_folder.h"
 
 namespace pom::io {
 namespace {
 
 namespace fs = std::filesystem;
 using detail::errno_text;
+using detail::frame_name;
+using detail::frame_names;
+using detail::frame_number;
+using detail::record_kind;
+using detail::record_name;
 
-constexpr const char* record_name = "clip.json";
-constexpr const char* record_kind = "frames of a clip";
 constexpr const char* scratch_prefix = ".pom-clip-";
-
-std::string frame_name(std::int64_t number) {
-  char name[32];
-  std::snprintf(name, sizeof name, "%06lld.png", static_cast<long long>(number));
-  return name;
-}
-
-// Of anything that would be taken for a frame, also "0000012.png".
-bool is_frame_name(const std::string& name) {
-  constexpr std::size_t least = 6, ending = 4;
-  return name.ends_with(".png") && name.size() >= least + ending &&
-         std::all_of(name.begin(), name.end() - ending, [](char c) { return c >= '0' && c <= '9'; });
-}
-
-std::vector<std::string> frame_names(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator entry(folder, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
-    if (std::string name = entry->path().filename().string(); is_frame_name(name))
-      names.push_back(std::move(name));
-  const bool missing = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
-  check(!error || missing, "clip write: ", folder.string(), ": ", error.message());
-  return names;
-}
-
-// -1 of a name that no clip gives its frames.
-std::int64_t number_of(const std::string& name) {
-  std::int64_t number = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size() - 4, number);
-  return error == std::errc() && frame_name(number) == name ? number : -1;
-}
-
-// What clip.json counts; nothing where it is none of ours.
-std::optional<std::int64_t> read_record(const fs::path& path) try {
-  using Kind = SafetensorsError::Kind;
-  const std::vector<std::byte> bytes = detail::read_file(path, "clip.json", 4096);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (detail::find_invalid_utf8(text) != text.size()) return {};
-  const detail::Site site{.operation = "clip.json", .file = path.string()};
-  detail::JsonCursor json(text, site);
-  std::string kind;
-  std::uint64_t frames = 0;
-  json.open('{', Kind::JsonSyntax, "an object");
-  for (bool first = true; json.more(first, '}');) {
-    if (const std::string key = json.key(); key == "kind")
-      kind = json.string(Kind::JsonSyntax, "a kind");
-    else if (key == "frames")
-      frames = json.integer("a number of frames");
-    else
-      return {};
-  }
-  json.finish();
-  constexpr std::uint64_t most = std::numeric_limits<std::int64_t>::max();
-  if (kind != record_kind) return {};
-  return static_cast<std::int64_t>(std::min(frames, most));
-} catch (const Error&) {
-  return {};
-}
 
 // A folder for frames that have no place yet. One whose program was killed is removed by the next that writes
 // into the same folder: as long as it runs, a program holds a lock on its own.
@@ -177,7 +117,7 @@ class FrameFolder final : public ClipWriter {
     }
     // Frames of a longer clip that was there before would play at the end of this one.
     for (const std::string& file : frame_names(folder_))
-      if (const std::int64_t number = number_of(file); number >= frames() && number < counted_)
+      if (const std::int64_t number = frame_number(file); number >= frames() && number < counted_)
         fs::remove(folder_ / file);
     count(frames());
     scratch_.reset();
@@ -207,26 +147,6 @@ class FrameFolder final : public ClipWriter {
 };
 
 }  // namespace
-
-FramesInFolder frames_in(const fs::path& folder) {
-  FramesInFolder found;
-  const auto other = [&](const std::string& file) {
-    if (found.others++ == 0 || file < found.first_other) found.first_other = file;
-  };
-  std::error_code ignored;
-  if (fs::exists(fs::symlink_status(folder / record_name, ignored))) {
-    if (const std::optional<std::int64_t> counted = read_record(folder / record_name))
-      found.counted = *counted;
-    else
-      other(record_name);
-  }
-  for (const std::string& file : frame_names(folder))
-    if (const std::int64_t number = number_of(file); number >= 0 && number < found.counted)
-      ++found.written;
-    else
-      other(file);
-  return found;
-}
 
 std::unique_ptr<ClipWriter> detail::open_frame_folder(const fs::path& path, const ClipOptions& options) {
   return std::make_unique<FrameFolder>(path, options);

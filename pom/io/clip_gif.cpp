@@ -8,6 +8,7 @@
 #include "pom/io/clip_sink.h"
 #include "pom/io/clip_writers.h"
 #include "pom/io/palette.h"
+#include "pom/io/text_comment.h"
 
 namespace pom::io {
 namespace {

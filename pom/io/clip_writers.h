@@ -22,7 +22,7 @@ void check_encoder(const std::string& operation, const std::string& container);
 // "libx264, libvpx-vp9"; defined where this build has FFmpeg.
 std::string encoder_names();
 
-// "keyword: text" a line.
-std::string as_comment(const std::vector<TextEntry>& text);
+// Tags of .mp4 and .webm: the text of the first entry, which players show, and all entries (text_comment.h).
+inline constexpr const char *shown_tag = "comment", *whole_tag = "synopsis";
 
 }  // namespace pom::io::detail

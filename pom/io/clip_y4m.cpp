@@ -1,9 +1,11 @@
 // YUV4MPEG2: a line of text, then frames, each after a line of its own. 4:4:4, so that no colour is lost.
+// What a file says of itself comes last (y4m_text.h).
 #include <utility>
 #include <vector>
 
 #include "pom/io/clip_sink.h"
 #include "pom/io/clip_writers.h"
+#include "pom/io/y4m_text.h"
 #include "pom/io/yuv.h"
 
 namespace pom::io {
@@ -32,7 +34,10 @@ class Y4mWriter final : public ClipWriter {
     sink_->write(std::as_bytes(std::span(frame_)));  // in one piece: a reader never waits for half a frame
   }
   void put_out() override {}
-  void end() override { sink_->finish(); }
+  void end() override {
+    sink_->write(detail::y4m_ending(options().text, 3 * plane_));
+    sink_->finish();
+  }
 
   std::unique_ptr<detail::ClipSink> sink_;
   std::size_t plane_ = 0;
@@ -44,6 +49,7 @@ class Y4mWriter final : public ClipWriter {
 std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& wanted, std::string name) {
   ClipOptions options = wanted;
   options.growing = true;
+  options.text.clear();  // frames alone: a player reads them, and no file
   auto sink = std::make_unique<detail::ClipSink>(descriptor, name);
   return std::make_unique<Y4mWriter>(std::move(sink), std::move(name), options);
 }

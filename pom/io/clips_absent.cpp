@@ -1,7 +1,8 @@
-// Stands for clip_encode.cpp and clip_decode.cpp in a build without FFmpeg's libraries: whoever asks for what
-// they do is told so.
+// Stands for clip_encode.cpp, clip_decode.cpp and clip_tags.cpp in a build without FFmpeg's libraries:
+// whoever asks for what they do is told so.
 #include "pom/base/error.h"
-#include "pom/io/clip.h"
+#include "pom/io/clip_source.h"
+#include "pom/io/clip_tags.h"
 #include "pom/io/clip_writers.h"
 
 namespace pom::io {
@@ -26,22 +27,13 @@ std::unique_ptr<ClipWriter> detail::open_encoded(const std::filesystem::path& pa
   return nullptr;
 }
 
-struct ClipReader::Impl {
-  ClipInfo info;
-};
-
-ClipReader::ClipReader(const std::filesystem::path& path, const ClipReading&) {
+std::unique_ptr<detail::FrameSource> detail::open_decoded(const std::filesystem::path& path,
+                                                          const ClipReading&) {
   refuse("clip read: " + path.string(), "");
 }
-ClipReader::~ClipReader() = default;
-ClipReader::ClipReader(ClipReader&&) noexcept = default;
 
-const ClipInfo& ClipReader::info() const {
-  return impl_->info;
-}
-
-bool ClipReader::next(Image&) {
-  return false;
+std::string detail::read_tags(const std::filesystem::path& path) {
+  refuse("file text: " + path.string(), "");
 }
 
 std::string clip_libraries() {

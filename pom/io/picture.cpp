@@ -8,6 +8,7 @@
 #include "pom/base/error.h"
 #include "pom/io/jpeg.h"
 #include "pom/io/read_file.h"
+#include "pom/io/text_comment.h"
 
 namespace pom::io {
 namespace {
@@ -50,13 +51,6 @@ Kind kind_of_name(const std::filesystem::path& path) {
   return extension == ".jpg" || extension == ".jpeg" ? Kind::jpeg : Kind::other;
 }
 
-std::string as_comment(std::span<const TextEntry> text) {
-  std::string comment;
-  for (const TextEntry& entry : text)
-    comment += (comment.empty() ? "" : "\n") + entry.keyword + ": " + entry.text;
-  return comment;
-}
-
 }  // namespace
 
 Image parse_picture(std::span<const std::byte> bytes, std::string_view source, std::int64_t most) {
@@ -86,7 +80,8 @@ void write_picture(const std::filesystem::path& path, const Image& image, std::s
   check_picture_name(path);
   if (kind_of_name(path) == Kind::png) return write_png(path, image, text);
   const bool plain = image.bits == 8 && (image.channels == 1 || image.channels == 3);
-  write_jpeg(path, plain ? image : to_rgb8(image), quality, as_comment(text));
+  detail::check_text("picture write: " + path.string(), text);
+  write_jpeg(path, plain ? image : to_rgb8(image), quality, detail::as_comment(text));
 }
 
 }  // namespace pom::io

@@ -18,8 +18,8 @@ Image parse_picture(std::span<const std::byte> bytes, std::string_view source = 
                     std::int64_t most = max_pixels);
 
 // Writes .png, .jpg or .jpeg (in any case), whole or not at all. JPEG has no alpha and 8 bits only: other
-// pictures are put on white and rounded; its text goes into the comment, one "keyword: text" a line. Quality
-// is JPEG's.
+// pictures are put on white and rounded; its text goes into the comment, one "keyword: text" a line
+// (file_text.h, which reads it again). Quality is JPEG's.
 void write_picture(const std::filesystem::path& path, const Image& image,
                    std::span<const TextEntry> text = {}, int quality = 95);
 

@@ -4,6 +4,7 @@
 #include "pom/io/jpeg.h"
 #include "pom/io/picture.h"
 #include "pom/io/png.h"
+#include "pom/io/png_text.h"
 
 namespace pom::io {
 namespace {
@@ -29,6 +30,9 @@ std::vector<TextEntry> read_png_text(const std::filesystem::path& path) {
 }
 std::vector<TextEntry> parse_png_text(std::span<const std::byte>, std::string_view source) {
   refuse("png read", source);
+}
+std::vector<TextEntry> detail::find_png_text(const FileParts& file, std::size_t) {
+  refuse(file.site());
 }
 std::vector<std::byte> encode_png(const Image&, std::span<const TextEntry>) {
   refuse("png write");

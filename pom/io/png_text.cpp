@@ -231,6 +231,31 @@ std::vector<TextEntry> find_png_text(Bytes bytes, std::string_view site) {
   }
 }
 
+std::vector<TextEntry> find_png_text(const FileParts& file, std::size_t most) {
+  constexpr std::uint64_t around_text = 5;  // zero bytes and flags of an iTXt chunk
+  constexpr int max_chunks = 1 << 20;       // a file of empty ones could keep a processor busy for minutes
+  std::vector<TextEntry> found;
+  std::size_t budget = max_unpacked, text_bytes = 0;
+  std::uint64_t offset = png_signature.size();
+  for (int i = 0; i < max_chunks; ++i) {
+    const std::string head = file.at(offset, 8);
+    const std::uint64_t length = big_endian(std::as_bytes(std::span(head)));
+    const std::string type = head.substr(4);
+    if (type == "IEND") return found;
+    check(length + frame_bytes <= file.size() - offset, file.site(), ": truncated: a chunk at byte ", offset,
+          " has ", length, " bytes, and the file ", file.size() - offset);
+    if (is_text(type)) {
+      text_bytes += length - std::min<std::uint64_t>(length, around_text);
+      check(text_bytes <= most, file.site(), ": expected at most ", most, " bytes of text, got more");
+      const std::string chunk = file.at(offset, length + frame_bytes);
+      found.push_back(
+          text_entry(chunk_at(std::as_bytes(std::span(chunk)), 0, file.site()), budget, file.site()));
+    }
+    offset += length + frame_bytes;
+  }
+  fail(file.site(), ": expected at most ", max_chunks, " chunks, got more");
+}
+
 PngChunk text_chunk(const TextEntry& entry, std::string_view operation) {
   std::string keyword;
   check(find_invalid_utf8(entry.keyword) == entry.keyword.size() && utf8_to_latin1(entry.keyword, keyword),

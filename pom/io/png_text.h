@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pom/io/png.h"
+#include "pom/io/read_file.h"
 
 namespace pom::io::detail {
 
@@ -28,6 +29,8 @@ PngHeader check_png_header(std::span<const std::byte> bytes, std::string_view si
                            std::int64_t most = max_pixels);
 
 std::vector<TextEntry> find_png_text(std::span<const std::byte> bytes, std::string_view site);
+// The same of a file whose pixels stay where they are. Text beyond `most` bytes is an error.
+std::vector<TextEntry> find_png_text(const FileParts& file, std::size_t most);
 
 // A chunk to be written: its type and what it holds.
 struct PngChunk {

@@ -49,4 +49,31 @@ std::vector<std::byte> read_file(const FileDescriptor& file, std::string_view na
   }
 }
 
+FileParts::FileParts(const std::filesystem::path& path, std::string_view operation)
+    : site_(::pom::detail::concat(operation, ": ", path.string())), file_(open_for_reading(path, operation)) {
+  struct stat status = {};
+  check(::fstat(file_.get(), &status) == 0, site_, ": ", errno_text(errno));
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+std::string FileParts::up_to(std::uint64_t offset, std::size_t count) const {
+  std::string bytes(offset < size_ ? std::min<std::uint64_t>(count, size_ - offset) : 0, '\0');
+  for (std::size_t filled = 0; filled < bytes.size();) {
+    const ssize_t got = ::pread(file_.get(), bytes.data() + filled, bytes.size() - filled,
+                                static_cast<off_t>(offset + filled));
+    if (got < 0 && errno == EINTR) continue;
+    check(got >= 0, site_, ": cannot read: ", errno_text(errno));
+    if (got == 0) bytes.resize(filled);  // it has become shorter
+    filled += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+std::string FileParts::at(std::uint64_t offset, std::size_t count) const {
+  std::string bytes = up_to(offset, count);
+  check(bytes.size() == count, site_, ": truncated: expected ", count, " bytes at byte ", offset,
+        ", and the file has ", size_);
+  return bytes;
+}
+
 }  // namespace pom::io::detail

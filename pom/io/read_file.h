@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,5 +23,24 @@ std::vector<std::byte> read_file(const std::filesystem::path& path, std::string_
                                  std::uint64_t most = std::uint64_t{1} << 32);
 std::vector<std::byte> read_file(const FileDescriptor& file, std::string_view name,
                                  std::string_view operation, std::uint64_t most);
+
+// A regular file of which parts are read, never more than was asked for. Errors begin with site().
+class FileParts {
+ public:
+  FileParts(const std::filesystem::path& path, std::string_view operation);
+
+  const std::string& site() const { return site_; }  // "operation: path"
+  std::uint64_t size() const { return size_; }       // when it was opened
+  // `count` bytes from byte `offset` on; it is an error where the file ends before.
+  std::string at(std::uint64_t offset, std::size_t count) const;
+  // The same, and fewer where the file ends before.
+  std::string up_to(std::uint64_t offset, std::size_t count) const;
+  int descriptor() const { return file_.get(); }
+
+ private:
+  std::string site_;
+  FileDescriptor file_;
+  std::uint64_t size_ = 0;
+};
 
 }  // namespace pom::io::detail

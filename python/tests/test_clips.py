@@ -117,11 +117,76 @@ def test_odd_sizes(tool, ffmpeg, tmp_path, width, height):
     assert (stream["width"], stream["height"]) == (width, height)
 
 
-def test_settings_are_in_the_file(tool, ffmpeg, tmp_path):
-    for name in ("a.mp4", "a.webm"):
-        write(tool, tmp_path / name, frames_of(32, 32, 2), 8, "text=a red star → left")
-        tags = {key.lower(): value for key, value in probe(tmp_path / name)["tags"].items()}
-        assert tags["comment"] == "parameters: a red star → left"
+PARAMETERS = "a red star → left\nSteps: 20, Sampler: Heun, Seed: 7"
+SETTINGS = '{"format":1,"request":{"prompt":"a \\"red\\" star → left\\n","seed":7}}'
+ALL_TEXT = f"parameters: {PARAMETERS}\npom: {SETTINGS}".replace("\nSteps", "\n Steps")
+
+
+def text_of(tool, path):
+    """What our reader finds in a file: {keyword: text}."""
+    done = subprocess.run([tool, "text", str(path)], capture_output=True, check=True)
+    return dict(json.loads(line) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("growing", [False, True])
+@pytest.mark.parametrize("ending", ["mp4", "webm", "gif", "y4m"])
+def test_settings_are_in_the_file(tool, ffmpeg, tmp_path, ending, growing):
+    path, clip = tmp_path / f"a.{ending}", frames_of(32, 32, 3)
+    words = ["growing"] if growing else []
+    write(tool, path, clip, 8, f"text={PARAMETERS}", f"json={SETTINGS}", *words)
+    stream = probe(path)
+    assert int(stream["nb_read_frames"]) == 3
+    tags = {key.lower(): value for key, value in stream["tags"].items()}
+    if ending in {"mp4", "webm"}:  # what players show, and what we read
+        assert tags["comment"] == PARAMETERS and tags["synopsis"] == ALL_TEXT
+    elif ending == "gif":
+        assert tags["comment"] == ALL_TEXT
+    assert text_of(tool, path) == {"parameters": PARAMETERS, "pom": SETTINGS}
+    # No frame is another one for it, and ffmpeg has nothing to complain of.
+    bare = tmp_path / f"bare.{ending}"
+    write(tool, bare, clip, 8, *words)
+    assert np.array_equal(decoded(path, 32, 32), decoded(bare, 32, 32))
+    words = ["ffmpeg", "-v", "warning", "-i", path, "-f", "null", "-"]
+    assert subprocess.run(words, capture_output=True, check=True).stderr == b""
+
+
+def test_text_that_ffmpeg_copies_to_another_file(tool, ffmpeg, tmp_path):
+    write(tool, tmp_path / "a.mp4", frames_of(32, 32, 3), 8, f"text={PARAMETERS}", f"json={SETTINGS}")
+    for name in ("b.mp4", "c.webm"):
+        words = ["ffmpeg", "-v", "error", "-i", tmp_path / "a.mp4", tmp_path / name]
+        subprocess.run(words, check=True)
+        assert text_of(tool, tmp_path / name) == {"parameters": PARAMETERS, "pom": SETTINGS}
+
+
+def test_text_of_an_y4m_that_is_piped(tool, ffmpeg, tmp_path):
+    path = tmp_path / "a.y4m"
+    write(tool, path, frames_of(32, 32, 3), 8, f"text={PARAMETERS}", f"json={SETTINGS}")
+    words = [
+        "ffmpeg",
+        "-v",
+        "warning",
+        "-f",
+        "yuv4mpegpipe",
+        "-i",
+        "-",
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    done = subprocess.run(words, input=path.read_bytes(), capture_output=True, check=True)
+    assert len(done.stdout) == 3 * 32 * 32 * 3 and done.stderr == b""
+
+
+def test_text_of_frames_in_a_folder(tool, tmp_path):
+    clip = frames_of(32, 24, 3)
+    write(tool, tmp_path / "frames", clip, 8, f"text={PARAMETERS}", f"json={SETTINGS}")
+    for i in range(3):
+        with Image.open(tmp_path / "frames" / f"{i:06d}.png") as frame:
+            assert frame.text == {"parameters": PARAMETERS, "pom": SETTINGS}
+    assert text_of(tool, tmp_path / "frames") == {"parameters": PARAMETERS, "pom": SETTINGS}
+    assert np.array_equal(read(tool, tmp_path / "frames"), clip)
 
 
 @pytest.mark.parametrize("growing", [False, True])

@@ -27,8 +27,8 @@ _spec = importlib.util.spec_from_file_location("golden_pictures", GOLDEN / "make
 golden = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(golden)
 
-SOURCES = "../base/failpoint atomic_file exif font image jpeg json_header picture picture_libraries png "
-SOURCES += "png_text read_file safetensors_error sha256 sheet"
+SOURCES = "../base/failpoint ../base/shown atomic_file exif font image jpeg json_header picture "
+SOURCES += "picture_libraries png png_text read_file safetensors_error sha256 sheet text_comment"
 SIZES = [(1, 1), (1, 7), (9, 1), (8, 8), (17, 13), (130, 67)]
 
 

@@ -36,7 +36,7 @@ ARCHIVE = WORK / "parsers.a"
 # sources without.
 ROOMS = ["base", "io"]
 WRITERS = """
-clip clip_encode clip_gif clip_sink clip_y4m events font palette sheet yuv
+clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font palette sheet yuv
 """
 PARSERS = """
 codecs/word_pieces data/clip_captions data/limits diffusion/settings models/config train/recipe

@@ -260,7 +260,8 @@ TEST_F(ClipFileTest, SayWhatTheyAre) {
   POM_NEEDS_FFMPEG();
   for (const char* name : {"a.mp4", "b.webm", "c.gif"}) {
     write(folder / name, pictures(32, 32, 2), {.fps = 8, .text = {{"parameters", "a red star, Steps: 20"}}});
-    EXPECT_EQ(ClipReader(folder / name).info().comment, "parameters: a red star, Steps: 20") << name;
+    const std::string keyword = name[0] == 'c' ? "parameters: " : "";  // a GIF has a comment and no other tag
+    EXPECT_EQ(ClipReader(folder / name).info().comment, keyword + "a red star, Steps: 20") << name;
   }
 }
 

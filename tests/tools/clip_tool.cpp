@@ -1,9 +1,12 @@
 // A command line around the clips' reader and writers, for referees that are not written in C++.
 //
-//   clip_tool write OUT W H FPS [growing] [text=…]   frames of raw RGB from stdin, as many as come
-//   clip_tool y4m W H FPS                            the same as y4m on stdout; exits with 3 where the pipe
-//   closes clip_tool read FILE [W H FPS START]              frames on stdout, each after "width height"
-//   clip_tool info FILE                              "width height fps seconds format codec"
+//   clip_tool write OUT W H FPS [growing] [text=…] [json=…]
+//                                          frames of raw RGB from stdin, as many as come; its text, which is
+//                                          `parameters` and `pom`
+//   clip_tool y4m W H FPS                  the same as y4m on stdout; exits with 3 where the pipe closes
+//   clip_tool read FILE [W H FPS START]    frames on stdout, each after "width height"
+//   clip_tool info FILE                    "width height fps seconds format codec"
+//   clip_tool text FILE                    a JSON array [keyword, text] a line, of any file that carries text
 //   clip_tool libraries
 #include <iostream>
 #include <string>
@@ -11,6 +14,8 @@
 #include <vector>
 
 #include "pom/io/clip.h"
+#include "pom/io/file_text.h"
+#include "pom/io/json_header.h"
 
 namespace {
 
@@ -33,7 +38,8 @@ void write(const Words& words) {
   ClipOptions options = options_of(words, 1);
   for (std::size_t i = 4; i < words.size(); ++i) {
     if (words[i] == "growing") options.growing = true;
-    if (words[i].starts_with("text=")) options.text = {{"parameters", words[i].substr(5)}};
+    if (words[i].starts_with("text=")) options.text.push_back({"parameters", words[i].substr(5)});
+    if (words[i].starts_with("json=")) options.text.push_back({"pom", words[i].substr(5)});
   }
   copy_frames(*open_clip(words.at(0), options), options);
 }
@@ -52,6 +58,15 @@ void read(const Words& words) {
   }
 }
 
+void print_text(const std::string& path) {
+  for (const TextEntry& entry : read_file_text(path)) {
+    std::string line = "[";
+    detail::append_json_string(line, entry.keyword);
+    detail::append_json_string(line += ',', entry.text);
+    std::cout << line << "]\n";
+  }
+}
+
 void run(const std::string& command, const Words& words) {
   if (command == "write") {
     write(words);
@@ -65,10 +80,12 @@ void run(const std::string& command, const Words& words) {
     const ClipInfo& info = reader.info();
     std::cout << info.width << ' ' << info.height << ' ' << info.fps << ' ' << info.seconds << ' '
               << info.format << ' ' << info.codec << '\n';
+  } else if (command == "text") {
+    print_text(words.at(0));
   } else if (command == "libraries") {
     std::cout << clip_libraries() << '\n';
   } else {
-    pom::fail("clip_tool: command: expected write, y4m, read, info or libraries, got ", command);
+    pom::fail("clip_tool: command: expected write, y4m, read, info, text or libraries, got ", command);
   }
 }
 
