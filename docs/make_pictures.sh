@@ -2,7 +2,7 @@
 # Makes docs/pictures anew: runs the shell commands of docs/guide.md with the program in an empty folder, and takes the
 # pictures that the page shows. The program is $POM, else build/release/pom.
 #
-#   docs/make_pictures.sh [FOLDER]     docs/pictures unless told
+#   docs/make_pictures.sh [FOLDER]     default: docs/pictures
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)

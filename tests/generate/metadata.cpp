@@ -59,7 +59,7 @@ TEST(Metadata, RoundTripThroughAPicture) {
   Origin made = origin();
   made.request.class_name = "Zwölf, 星";
   made.request.cfg_scale = 1 + 0.7;
-  made.request.seed = INT64_MAX;
+  made.request.seed = {INT64_MAX};
   io::write_png(path, io::make_image("test", 2, 2, 3), metadata_of(made));
   const Origin read = origin_of(io::read_png_text(path), path.string());
   fs::remove(path);
