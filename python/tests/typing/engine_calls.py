@@ -1,6 +1,8 @@
 """Calls of the engine for type checkers, read and never run: `# wrong` is on each line that has to be
 refused, and no other line may be."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,58 @@ shape: torch.Size = pictures.shape
 array: np.ndarray = engine.sample(class_="star", output="numpy")[0]
 seed = engine.resolve(class_="star", seed=-1)[0]["seed"]
 
+clips, _ = engine.sample(prompt=["a star", "a circle"], seed=[3, 7], frames=8, fps=12, prompt_at="4:a heart")
+clips, _ = engine.sample(prompt="a star", seed=range(4), frames=math.inf, window=2, negative_prompt="grey")
+latents: torch.Tensor = engine.sample(prompt="a star", output="latents", noise=torch.zeros(1))[0]
+clips, _ = engine.sample(init="in.png", strength=0.5, class_="star", negative_class=3)
+clips, _ = engine.sample(init=Path("in.mp4"), on_step=lambda step, images: print(step, images.shape))
+clips, _ = engine.sample(init=torch.zeros(1), prompt_at=["2:a", "4:b"], stream=True)
+clips, _ = engine.sample(init=np.zeros((16, 16, 3), np.uint8), save_state=Path("s"), continue_from="s")
+blocks: int = engine.block_frames
+hashes: list[str] = [engine.weights_hash, engine.text_hash]
+
+frame: torch.Tensor
+picture: np.ndarray
+for frame in engine.stream(prompt="a star", frames=48):
+    print(frame.shape)
+for picture in engine.stream(prompt="a star", frames="inf", output="numpy", prompt_at="24:a heart"):
+    print(picture.dtype)
+with engine.stream(prompt="a star", frames=math.inf, save_state="s", continue_from=Path("s")) as stream:
+    frame = next(stream)
+    rate: float = stream.fps
+    seeds: int = stream.request["seed"]
+    remarks: list[str] = stream.remarks
+stream.close()
+on_step: Callable[[int, torch.Tensor], object] = lambda step, images: None  # noqa: E731
+engine.sample(prompt="a", on_step=on_step)
+
+engine.stream("a star")  # wrong
+engine.stream(promt="a star")  # wrong
+engine.stream(num_frames=8)  # wrong
+engine.stream(prompt=3)  # wrong
+engine.stream(prompt="a", output="latents")  # wrong
+engine.stream(prompt="a", output="pil")  # wrong
+engine.stream(prompt="a", batch=2)  # wrong
+engine.stream(prompt="a", on_step=on_step)  # wrong
+engine.stream(prompt="a", noise=torch.zeros(1))  # wrong
+engine.stream(prompt="a", fps="fast")  # wrong
+engine.stream(prompt="a", save_state=3)  # wrong
+engine.stream(prompt="a", stream="yes")  # wrong
+engine.sample(frames=[8])  # wrong
+engine.sample(prompt=[3])  # wrong
+engine.sample(prompt_at={24: "a heart"})  # wrong
+engine.sample(seed=["a"])  # wrong
+engine.sample(seed=1.5)  # wrong
+engine.sample(init=3)  # wrong
+engine.sample(strength="much")  # wrong
+engine.sample(negative_prompt=["a"])  # wrong
+engine.sample(window="all")  # wrong
+engine.sample(noise=[0.0])  # wrong
+engine.sample(on_step=print, output="numpy", noise=3)  # wrong
+engine.sample(on_step=lambda step: None)  # wrong
+engine.resolve(on_step=on_step)  # wrong
+first: np.ndarray = next(engine.stream(prompt="a"))  # wrong
+second: torch.Tensor = next(engine.stream(prompt="a", output="numpy"))  # wrong
 engine.sample(stpes=3)  # wrong
 engine.sample(guidance_scale=2.0)  # wrong
 engine.sample(steps="many")  # wrong
