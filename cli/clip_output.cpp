@@ -32,8 +32,9 @@ void check_place(const fs::path& path, bool replace) {
 }  // namespace
 
 ClipOutput::ClipOutput(fs::path path, bool replace) : path_(std::move(path)) {
-  if (!is_stdout()) return check_place(path_, replace);
-  if (::isatty(STDOUT_FILENO) != 0)
+  if (!is_stdout())
+    check_place(path_, replace);
+  else if (::isatty(STDOUT_FILENO) != 0)
     throw UsageError("--output: expected a pipe or a file behind -, which writes raw frames, got a terminal");
 }
 

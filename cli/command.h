@@ -50,6 +50,7 @@ Command train_command();
 Command eval_command();
 Command dataset_command();
 Command bench_command();
+Command export_command();
 Command info_command();
 Command doctor_command();
 

@@ -65,7 +65,10 @@ std::vector<fs::path> model_places() {
 fs::path model_folder(const std::string& given, std::string_view where) {
   std::error_code ignored;
   const bool path = given.find('/') != std::string::npos;
-  if (path || fs::exists(given, ignored)) return given;
+  if (path || fs::exists(given, ignored)) {
+    const fs::path made = fs::path(given) / "model";  // of a run
+    return !is_model(given) && is_model(made) ? made : fs::path(given);
+  }
   if (!given.empty() && !given.starts_with('.'))
     for (const fs::path& place : model_places())
       if (is_model(place / given)) return place / given;

@@ -11,9 +11,9 @@ namespace pom::cli {
 // The folders of $POM_MODELS, separated by ':', then assets and models.
 std::vector<std::filesystem::path> model_places();
 
-// The folder of a model that a person named: a path where there is something, else the model of that name in
-// the first place that has it. What has a '/' in it is a path, and a name that begins with a dot is none.
-// Throws UsageError that begins with `where` and lists what there is.
+// The folder of a model that a person named: a path where there is something (of a run's folder its model/),
+// else the model of that name in the first place that has it. What has a '/' in it is a path, and a name that
+// begins with a dot is none. Throws UsageError that begins with `where` and lists what there is.
 std::filesystem::path model_folder(const std::string& given, std::string_view where);
 
 }  // namespace pom::cli

@@ -115,7 +115,7 @@ class Race {
     }
   }
 
-  // Told by the text: a type gets lost on the way through a backward pass.
+  // Condition by the text: a type gets lost on the way through a backward pass.
   template <class Leave>
   static void leave_because(const Leave& leave, const std::string& text) {
     const bool memory = text.find("out of memory") != std::string::npos ||

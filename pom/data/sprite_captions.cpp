@@ -65,8 +65,8 @@ const char* entry(const Table& table, std::int64_t index) {
 }
 
 std::string movement(const Sprite& sprite, const Wording& wording) {
-  if (sprite.path == Path::stay) return wording.stays;
-  const bool bounces = sprite.path == Path::bounce;
+  if (sprite.motion == Motion::stay) return wording.stays;
+  const bool bounces = sprite.motion == Motion::bounce;
   std::string text = bounces ? wording.bounces : wording.drifts;
   if (sprite.pace != 1) text += sprite.pace == 0 ? " slowly" : " quickly";
   const char* way = bounces ? entry(wording.far ? far_lines : near_lines, sprite.direction)

@@ -116,15 +116,15 @@ void choose_pair(Sprite& sprite, const Sprite* first, bool held_out, const float
 
 void choose_path(Sprite& sprite, const SpriteOptions& options, const float* u) {
   const double which = u[sprite_path];
-  sprite.path = which < options.staying                      ? Path::stay
-                : which < options.staying + options.bouncing ? Path::bounce
-                                                             : Path::drift;
+  sprite.motion = which < options.staying                      ? Motion::stay
+                  : which < options.staying + options.bouncing ? Motion::bounce
+                                                               : Motion::drift;
   const std::int64_t step = options.directions == 4 ? 2 : 1;
-  const std::int64_t ways = sprite.path == Path::bounce ? 4 / step : 8 / step;
+  const std::int64_t ways = sprite.motion == Motion::bounce ? 4 / step : 8 / step;
   sprite.direction = step * one_of(ways, u[sprite_direction]);
   sprite.pace = one_of(std::ssize(paces), u[sprite_pace]);
   const float speed = paces[static_cast<std::size_t>(sprite.pace)] * between(0.9f, 1.1f, u[sprite_speed]);
-  sprite.speed = sprite.path == Path::stay ? 0 : speed;
+  sprite.speed = sprite.motion == Motion::stay ? 0 : speed;
   sprite.x = between(-0.5f, 0.5f, u[sprite_x]);
   sprite.y = between(-0.5f, 0.5f, u[sprite_y]);
   sprite.phase = u[sprite_phase];
@@ -226,7 +226,7 @@ Place bounced(const Sprite& sprite, double seconds, double w, double h) {
 Place drifted(const Sprite& sprite, double seconds, double w, double h) {
   const Place room = room_of(sprite, w, h);
   const exact::Direction way = exact::direction(static_cast<double>(sprite.direction) * (exact::pi / 4));
-  const bool stays = sprite.path == Path::stay, level = sprite.direction % 4 == 0,
+  const bool stays = sprite.motion == Motion::stay, level = sprite.direction % 4 == 0,
              upright = sprite.direction % 4 == 2;
   const double gone = sprite.speed * seconds;
   return {stays || upright ? 2 * sprite.x * room.x : wrapped(sprite.x * w + gone * way.cosine, w),
@@ -330,7 +330,7 @@ Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::i
   const auto unit = static_cast<double>(std::min(width, height));
   const double w = static_cast<double>(width) / unit, h = static_cast<double>(height) / unit;
   const Place place =
-      sprite.path == Path::bounce ? bounced(sprite, seconds, w, h) : drifted(sprite, seconds, w, h);
+      sprite.motion == Motion::bounce ? bounced(sprite, seconds, w, h) : drifted(sprite, seconds, w, h);
   // Between its full size and 0.64 of it.
   const double growth = 0.82 + 0.18 * exact::direction(2 * exact::pi * turn(sprite.pulse * seconds)).cosine;
   Shape shape;

@@ -21,7 +21,7 @@ const std::vector<std::string>& pace_names();  // slow, steady, fast
 
 // drift: straight on; what leaves the picture on one side comes in on the other, so that a clip never ends.
 // bounce: to and fro between two sides. stay: in place. Nothing is cut by an edge that it does not cross.
-enum class Path { drift, bounce, stay };
+enum class Motion { drift, bounce, stay };
 
 // Lengths in shorter sides of the picture, y upwards, times in seconds.
 struct Sprite {
@@ -29,7 +29,7 @@ struct Sprite {
   std::int64_t hue = 0;        // of hue_names()
   std::int64_t direction = 0;  // of direction_names(); of a bounce 0 to 3: the line it goes along
   std::int64_t pace = 1;       // of pace_names()
-  Path path = Path::drift;
+  Motion motion = Motion::drift;
   float colour[3] = {};  // 0 to 1, near its hue
   float x = 0, y = 0;    // at time 0 from the middle, in shares of the room it has (-1/2 to 1/2)
   float phase = 0;       // of a bounce at time 0, in turns

@@ -456,10 +456,10 @@ SpriteAgreement compare(const data::Sprite& sprite, const SpriteVerdict& verdict
                             .hue = sprite.hue == verdict.hue,
                             .found = true,
                             .misfit = verdict.misfit};
-  if (sprite.path == data::Path::stay) agreement.direction = !verdict.moves;
-  if (sprite.path == data::Path::drift)
+  if (sprite.motion == data::Motion::stay) agreement.direction = !verdict.moves;
+  if (sprite.motion == data::Motion::drift)
     agreement.direction = verdict.moves && sprite.direction == verdict.direction;
-  if (sprite.path == data::Path::bounce)
+  if (sprite.motion == data::Motion::bounce)
     agreement.direction = verdict.moves && sprite.direction == verdict.line;
   return agreement;
 }

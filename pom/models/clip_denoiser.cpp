@@ -396,8 +396,8 @@ class ClipDenoiser final : public Denoiser {
       x = ops::gated_add(x, ops::mixer_select(norm(x, reading), context, layer.c_pom), text_gate, 0);
       x = ops::gated_add(x, mix(norm(x, mixing), past.sums, layer.pom, n), gate, 0);
     }
-    ops::feed_forward_half(x, table_->modulation(m, l, scale_2, shift_2), layer.up, layer.down,
-                           table_->part(m, l, gate_2));
+    ops::add_feed_forward(x, table_->modulation(m, l, scale_2, shift_2), layer.up, layer.down,
+                          table_->part(m, l, gate_2));
   }
 
   // y (R n, K, d): a block sees itself and those before it, or all blocks each other.
@@ -426,7 +426,7 @@ class ClipDenoiser final : public Denoiser {
     return y;
   }
 
-  // linear_half takes the stream's dtype on the CPU.
+  // add_linear takes the stream's dtype on the CPU.
   at::Tensor ready(const at::Tensor& y) const {
     return y.is_cuda() ? y.contiguous() : y.to(arithmetic_of(dtype_)).contiguous();
   }
@@ -436,7 +436,7 @@ class ClipDenoiser final : public Denoiser {
     const at::Tensor q = projected(x, modulation, layer.c_query);
     const at::Tensor answer = nn::attend(q, per_block(told.keys, repeats), per_block(told.values, repeats),
                                          config_.heads, per_block(told.mask, repeats));
-    ops::linear_half(x, ready(answer), layer.c_proj, gate);
+    ops::add_linear(x, ready(answer), layer.c_proj, gate);
   }
 
   void attend_clip(const ClipLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
@@ -446,7 +446,7 @@ class ClipDenoiser final : public Denoiser {
     if (!config_.block_causal()) {
       const std::vector<at::Tensor> qkv = all.view({R, n * K, -1}).chunk(3, -1);
       const at::Tensor answer = nn::attend(qkv[0], qkv[1], qkv[2], config_.heads);
-      return ops::linear_half(x, ready(answer).view(x.sizes()), layer.proj, gate);
+      return ops::add_linear(x, ready(answer).view(x.sizes()), layer.proj, gate);
     }
     std::vector<at::Tensor> answers;
     for (const at::Tensor& block : all.view({R, n, K, -1}).unbind(1)) {
@@ -454,7 +454,7 @@ class ClipDenoiser final : public Denoiser {
       cache.append(qkv[1], qkv[2]);
       answers.push_back(nn::attend(qkv[0], cache.keys(), cache.values(), config_.heads));
     }
-    ops::linear_half(x, ready(at::stack(answers, 1)).view(x.sizes()), layer.proj, gate);
+    ops::add_linear(x, ready(at::stack(answers, 1)).view(x.sizes()), layer.proj, gate);
   }
 
   void restore_sums(std::int64_t i, const at::Tensor& sums, const at::Tensor& counts) {

@@ -40,7 +40,7 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   const at::Tensor c = nn::in_eights(classes_emb->forward(y)) + time_emb->forward(time);  // (B or more, d)
   const at::Tensor tokens = embed(x);
   observe("in_conv", tokens);
-  ops::Stream stream{.x = tokens};
+  ops::ResidualStream stream{.x = tokens};
   for (std::size_t i = 0; i < layers->size(); ++i) {
     auto block = layers->ptr<nn::ModulatedBlockImpl>(i);
     if (checkpointing_)

@@ -226,11 +226,11 @@ class ImageDenoiser final : public Denoiser {
     if (config_.attention()) {
       at::Tensor projected = qkv_.narrow(0, 0, x.size(0));
       ops::modulated_linear(x, m.mixing, layer.qkv, projected, fp8);
-      ops::linear_half(x, attend(projected), layer.proj, m.mixing_gate, fp8);
+      ops::add_linear(x, attend(projected), layer.proj, m.mixing_gate, fp8);
     } else {
-      ops::mixer_half(x, m.mixing, layer.pom, config_.order, m.mixing_gate, fp8);
+      ops::add_mixer(x, m.mixing, layer.pom, config_.order, m.mixing_gate, fp8);
     }
-    ops::feed_forward_half(x, m.feeding, layer.up, layer.down, m.feeding_gate, fp8);
+    ops::add_feed_forward(x, m.feeding, layer.up, layer.down, m.feeding_gate, fp8);
   }
 
   // All blocks at once for this stream, with or without its second half; null where they run one by one.

@@ -44,27 +44,28 @@ ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o) : gate_base_(o.att
 }
 
 at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c) {
-  return ops::taken(forward(ops::Stream{.x = x}, c));
+  return ops::taken(forward(ops::ResidualStream{.x = x}, c));
 }
 
-ops::Stream ModulatedBlockImpl::forward(const ops::Stream& before, const at::Tensor& c) {
+ops::ResidualStream ModulatedBlockImpl::forward(const ops::ResidualStream& before, const at::Tensor& c) {
   const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
   const std::vector<at::Tensor> m =
       ops::conditions(s, {matrix_of(cond_mlp, 4), matrix_of(gate_mlp, 2)}, before.x);
-  ops::Stream stream = mixed(before, {m[0], m[1], kNormEps});
+  ops::ResidualStream stream = mixed(before, {m[0], m[1], kNormEps});
   stream.gate = m[4], stream.base = gate_base_;
   stream = fed_forward(stream, {m[2], m[3], kNormEps});
   stream.gate = m[5], stream.base = gate_base_;
   return stream;
 }
 
-ops::Stream ModulatedBlockImpl::mixed(const ops::Stream& stream, const ops::Modulation& m) {
+ops::ResidualStream ModulatedBlockImpl::mixed(const ops::ResidualStream& stream, const ops::Modulation& m) {
   if (pom) return ops::mixer_branch(stream, m, pom->weights(), pom->options().order);
   const auto [sum, normal] = ops::normed(stream, m);
   return {.x = sum, .y = attn->forward(normal)};
 }
 
-ops::Stream ModulatedBlockImpl::fed_forward(const ops::Stream& stream, const ops::Modulation& m) {
+ops::ResidualStream ModulatedBlockImpl::fed_forward(const ops::ResidualStream& stream,
+                                                    const ops::Modulation& m) {
   const auto &up = ffw->at<torch::nn::LinearImpl>(0), &down = ffw->at<torch::nn::LinearImpl>(2);
   return ops::feed_forward_branch(stream, m, up.weight, up.bias, down.weight, down.bias);
 }

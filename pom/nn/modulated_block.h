@@ -27,15 +27,15 @@ class ModulatedBlockImpl : public torch::nn::Module {
   // (B, N, d), (B, d) -> (B, N, d). Rows of c beyond B, as in_eights() gives, are nothing.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& c);
   // The same between blocks: what the one before is yet to add comes in, what this one is to add goes out.
-  ops::Stream forward(const ops::Stream& stream, const at::Tensor& c);
+  ops::ResidualStream forward(const ops::ResidualStream& stream, const at::Tensor& c);
 
   PoM pom{nullptr};  // one of the two
   Attention attn{nullptr};
   torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
 
  private:
-  ops::Stream mixed(const ops::Stream& stream, const ops::Modulation& modulation);
-  ops::Stream fed_forward(const ops::Stream& stream, const ops::Modulation& modulation);
+  ops::ResidualStream mixed(const ops::ResidualStream& stream, const ops::Modulation& modulation);
+  ops::ResidualStream fed_forward(const ops::ResidualStream& stream, const ops::Modulation& modulation);
 
   double gate_base_;  // gates are 1 + g around the mixer, g around attention
 };

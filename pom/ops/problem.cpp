@@ -204,7 +204,7 @@ Problem check_mixer(const char* op, const at::Tensor& ho, const at::Tensor& se, 
 }
 
 Problem check_stream_layer(const at::Tensor& x, const LayerWeights& w, std::int64_t order) {
-  constexpr const char* op = "mixer_half";
+  constexpr const char* op = "add_mixer";
   check(x.dim() == 3, op, ": x: expected (B, N, d), got ", shape_text(x));
   Problem p;
   p.queries.assign(static_cast<std::size_t>(x.size(0)), x.size(1));

@@ -71,7 +71,7 @@ data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int6
 }
 
 // Of `count` examples from `first` on.
-Lesson lesson_of(const data::Batch& batch, std::int64_t first, std::int64_t count) {
+Annotations annotations_of(const data::Batch& batch, std::int64_t first, std::int64_t count) {
   const std::span<const std::string> captions = batch.captions;
   return {batch.labels.narrow(0, first, count),
           captions.empty()
@@ -116,8 +116,8 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
     : recipe_(recipe),
       device_(device),
       codec_(codec_of(recipe)),
-      student_(make_student(recipe, device, words)),
-      parameters_(student_->parameters(), student_->forward_order()),
+      model_(make_training_model(recipe, device, words)),
+      parameters_(model_->parameters(), model_->forward_order()),
       optimizer_(parameters_, recipe.optimizer),
       objective_(recipe) {
   graphs_ = ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing);
@@ -152,7 +152,7 @@ Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int6
     prepared.x0.push_back(in_pieces(to_latents(batch.pictures.narrow(0, first, part)), pieces));
     prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), first * pieces));
     prepared.told.push_back(
-        student_->tell(lesson_of(told, first * pieces, part * pieces), key, first * pieces));
+        model_->tell(annotations_of(told, first * pieces, part * pieces), key, first * pieces));
   }
   return prepared;
 }
@@ -162,8 +162,7 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   Parts parts;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Precision precision(device_, recipe_.run.precision);
-    const at::Tensor losses =
-        objective_.losses(*student_, prepared.x0[i], prepared.draws[i], prepared.told[i]);
+    const at::Tensor losses = objective_.losses(*model_, prepared.x0[i], prepared.draws[i], prepared.told[i]);
     use(losses);
     parts.losses.push_back(losses.detach());
     parts.times.push_back(prepared.draws[i].times);
@@ -253,14 +252,14 @@ StepResult Learner::step(const Prepared& prepared, State& state, const std::func
 std::string Learner::find_culprit(const Prepared& prepared) {
   if (prepared.batch.pictures.is_floating_point() && !finite(prepared.batch.pictures)) return "the data";
   std::string culprit;
-  student_->set_observer([&](std::string_view layer, const at::Tensor& out) {
+  model_->set_observer([&](std::string_view layer, const at::Tensor& out) {
     if (culprit.empty() && !finite(out)) culprit = layer;
   });
   {
     c10::NoGradGuard no_grad;
     in_parts(prepared, [](const at::Tensor&) {});
   }
-  student_->set_observer({});
+  model_->set_observer({});
   if (!culprit.empty()) return "the output of " + culprit;
   const std::string name = parameters_.last_not_finite(parameters_.gradients());
   return name.empty() ? "the loss" : "the gradient of " + name;
@@ -279,9 +278,9 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
     if (!batch.pictures.defined()) continue;
     const at::Tensor x0 = to_latents(batch.pictures);
     const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, first, total);
-    const Told told = student_->tell_all({batch.labels, batch.captions});
+    const Condition told = model_->tell_all({batch.labels, batch.captions});
     const Precision precision(device_, recipe_.run.precision);
-    parts.losses.push_back(objective_.losses(*student_, x0, draw, told));
+    parts.losses.push_back(objective_.losses(*model_, x0, draw, told));
     parts.times.push_back(draw.times);
   }
   parameters_.values().copy_(trained);

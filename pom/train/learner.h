@@ -15,7 +15,7 @@
 #include "pom/train/optimizer.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 
@@ -24,7 +24,7 @@ struct Prepared {
   data::Batch batch;
   std::vector<at::Tensor> x0;
   std::vector<Draw> draws;
-  std::vector<Told> told;
+  std::vector<Condition> told;
 };
 
 struct StepResult {
@@ -78,7 +78,7 @@ class Learner {
   Checkpoint snapshot(const State& state) const;  // without the recipe
   void restore(const Checkpoint& checkpoint);
 
-  std::string words() const { return student_->words(); }
+  std::string words() const { return model_->words(); }
   Parameters& parameters() { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
   const at::Device& device() const { return device_; }
@@ -108,7 +108,7 @@ class Learner {
   Recipe recipe_;
   at::Device device_;
   std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
-  std::unique_ptr<Student> student_;
+  std::unique_ptr<TrainingModel> model_;
   Parameters parameters_;
   Optimizer optimizer_;
   Objective objective_;

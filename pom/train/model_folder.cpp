@@ -12,7 +12,7 @@
 #include "pom/io/sheet.h"
 #include "pom/io/toml_fields.h"
 #include "pom/train/refusal.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 namespace {

@@ -53,10 +53,10 @@ Draw Objective::draw_evenly(const DrawKey& key, const at::Tensor& x0, std::int64
   return {normal_noise(noise_key, x0, first), sent_to(x0.device(), times.to(x0.scalar_type()))};
 }
 
-at::Tensor Objective::losses(Student& student, const at::Tensor& x0, const Draw& draw,
-                             const Told& told) const {
+at::Tensor Objective::losses(TrainingModel& model, const at::Tensor& x0, const Draw& draw,
+                             const Condition& told) const {
   const at::Tensor x = path_.mix(x0, draw.noise, draw.times);
-  const at::Tensor output = student.forward(x, draw.times, told);
+  const at::Tensor output = model.forward(x, draw.times, told);
   return loss_(path_, output, x0, draw.noise, draw.times);
 }
 

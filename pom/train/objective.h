@@ -9,7 +9,7 @@
 #include "pom/diffusion/loss.h"
 #include "pom/diffusion/path.h"
 #include "pom/train/recipe.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 
@@ -31,7 +31,8 @@ class Objective {
   Draw draw_evenly(const DrawKey& key, const at::Tensor& x0, std::int64_t first, std::int64_t total) const;
 
   // The loss of each example (B), fp32 or fp64, with gradients.
-  at::Tensor losses(Student& student, const at::Tensor& x0, const Draw& draw, const Told& told) const;
+  at::Tensor losses(TrainingModel& model, const at::Tensor& x0, const Draw& draw,
+                    const Condition& told) const;
 
  private:
   diffusion::Path path_;

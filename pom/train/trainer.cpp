@@ -16,6 +16,7 @@
 #include "pom/io/picture.h"
 #include "pom/io/sha256.h"
 #include "pom/train/device.h"
+#include "pom/train/export.h"
 #include "pom/train/learner.h"
 #include "pom/train/model_folder.h"
 #include "pom/train/refusal.h"
@@ -44,12 +45,6 @@ struct Stretch {
     by_time.add(result.losses, result.times);
   }
 };
-
-std::string hash_of(const std::vector<std::string>& names) {
-  io::Sha256 hash;
-  for (const std::string& name : names) hash.update(name + "\n");
-  return hash.hex();
-}
 
 class Run {
  public:
@@ -216,7 +211,7 @@ void Run::refuse_changes(const Checkpoint& checkpoint) {
 }
 
 void Run::compare_data(const State& saved) {
-  refuse_unless(saved.classes == hash_of(data_.training->classes()),
+  refuse_unless(saved.classes == hash_of_classes(data_.training->classes()),
                 "train: ", begins() ? "--from" : "--resume",
                 ": the classes of the data have other names, or another order, than when the run began");
   if (saved.examples != data_.training->size())
@@ -250,7 +245,7 @@ void Run::start(const std::optional<Checkpoint>& checkpoint, const at::Device& d
     if (!first.weights.empty()) learner_->start_from(first.weights);
   }
   state_.examples = data_.training->size();
-  state_.classes = hash_of(data_.training->classes());
+  state_.classes = hash_of_classes(data_.training->classes());
   if (options_.cooldown > 0) state_.cooldown_from = state_.step, state_.cooldown_steps = options_.cooldown;
 }
 

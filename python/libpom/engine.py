@@ -8,6 +8,7 @@ for frame in engine.stream(prompt="a red star drifts up over black", frames=48):
     show(frame)
 """
 
+import contextlib
 import json
 import math
 import os
@@ -197,7 +198,11 @@ class Stream(Generic[_Frame]):
         while not self._waiting:
             if self._ended:
                 raise StopIteration
-            kind, _, _, frames = _next_event(self._run)
+            try:
+                kind, _, _, frames = _next_event(self._run)
+            except BaseException:
+                self._ended = True
+                raise
             if kind == "end":
                 self._ended = True
             else:
@@ -208,8 +213,9 @@ class Stream(Generic[_Frame]):
         """Ends the clip: frames that were not asked for are lost."""
         self._run.stop()
         self._waiting = []
-        while not self._ended:
-            self._ended = _next_event(self._run)[0] == "end"
+        ended, self._ended = self._ended, True
+        while not ended:
+            ended = _next_event(self._run)[0] == "end"
 
     def __enter__(self) -> "Stream[_Frame]":
         return self
@@ -228,8 +234,16 @@ def _next_event(run: Any) -> tuple[str, int, int, torch.Tensor]:
     except RuntimeError as error:
         raise _ours(error) from None
     except BaseException:
-        run.stop()
+        _end(run)
         raise
+
+
+def _end(run: Any) -> None:
+    """Stops a run, and waits until it has: then the engine is free. What it ended with is not told."""
+    run.stop()
+    with contextlib.suppress(RuntimeError):
+        while run.next(0.05)[0] != "end":
+            pass
 
 
 class Engine:
@@ -365,7 +379,7 @@ class Engine:
         )
         job = json.loads(run.job())
         if job["frames"] == 0:
-            run.stop()
+            _end(run)
             fail("sample: frames", "a number, as a clip without end is for stream()", "inf")
         made: dict[int, list[torch.Tensor]] = {}
         while (event := _next_event(run))[0] != "end":
@@ -376,7 +390,7 @@ class Engine:
                 try:
                     on_step(which, tensor)
                 except BaseException:
-                    run.stop()
+                    _end(run)
                     raise
         parts = [made[item] for item in sorted(made)]
         if output == "latents":
@@ -410,6 +424,6 @@ class Engine:
         run = self._start("stream", given)
         job = json.loads(run.job())
         if len(job["items"]) != 1:
-            run.stop()
+            _end(run)
             fail("stream: count", "one clip", f"{len(job['items'])} of them")
         return Stream(run, output == "numpy")

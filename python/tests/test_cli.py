@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import resource
+import shlex
 import shutil
 import signal
 import struct
@@ -185,7 +186,7 @@ class TestHelp:
         ):
             assert re.search(rf"^ +--{flag} [A-Zx]+", text, re.M), flag
         groups = re.findall(r"^\n(\w[\w ]+)\n(?=  )", text, re.M)
-        assert groups[:5] == ["Usage", "Model", "What to draw", "How to sample", "Where it goes"]
+        assert groups[:6] == ["Usage", "Model", "What to make", "How to sample", "Clips", "Where it goes"]
         assert "1 to 10000" in text and "dpm++2m" in text
 
     def test_version(self, tmp_path):
@@ -195,14 +196,17 @@ class TestHelp:
     def test_examples_run(self, tmp_path):
         """Each example, in the order of the commands, where a small model and small recipes are. Those of
         eval, which train a judge, are left to test_eval.py."""
+        from test_cli_video import write_clip_model
+
         write_model(tmp_path / "assets" / "shapes64", config=CONFIG | {"name": "shapes64"})
+        write_clip_model(tmp_path / "assets" / "sprites32")
         (tmp_path / "recipes").mkdir()
         for name in ("shapes", "shapes-tiny"):
             (tmp_path / "recipes" / f"{name}.toml").write_text(RECIPE.replace("steps = 240", "steps = 20"))
         for command in (name for name in COMMANDS if name != "eval"):
             text = pom(command, "--help", cwd=tmp_path).stdout
-            for line in text[text.index("\nExamples\n") :].splitlines()[2:]:
-                result = pom(*line.split()[1:], cwd=tmp_path)
+            for line in text[text.index("\nExamples\n") :].replace("\\\n", " ").splitlines()[2:]:
+                result = pom(*shlex.split(line)[1:], cwd=tmp_path)
                 assert result.returncode == 0, (line, result.stderr)
 
 
@@ -525,7 +529,7 @@ class TestSheet:
             ({"count": 1_000_000}, ["at most", f"on {width}x{height} pixels", "got 1000000"]),
             ({"class": "0-2," * 1000 + "0"}, ["at most", "got 6002"]),
             ({"count": 3}, [f"expected what makes {width}x{height} pixels"]),
-            ({"width": 4096, "height": 4096}, ["at most 0 pictures"]),
+            ({"width": 4096, "height": 4096}, ["at most 0 images"]),
         ):
             (tmp_path / "sheet.png").write_bytes(original)
             change_settings(tmp_path / "sheet.png", lambda run, c=change: run.update(c), keyword="pom sheet")
@@ -536,7 +540,7 @@ class TestSheet:
         result = sample(
             "--class", "circle", "--count", 300, "--size", 1024, "--grid", "-o", "a.png", timeout=20
         )
-        is_usage_error(result, "--grid: expected at most 256 pictures of 1024x1024", "got 300")
+        is_usage_error(result, "--grid: expected at most 256 images of 1024x1024", "got 300")
         leaves_nothing(tmp_path)
 
     @staticmethod
@@ -612,16 +616,18 @@ class TestReproduce:
         other = write_model(tmp_path / "other", weights=weights)
         result = pom("reproduce", picture, "--model", other, cwd=tmp_path)
         assert result.returncode == 1
-        assert "the weights are others" in result.stderr
+        assert "the weights differ: the file was made with" in result.stderr
         assert re.match(r"\d+ of 256 pixels differ, by at most \d+ grey levels?\n", result.stdout)
 
     def test_pictures_that_do_not_tell(self, sample, tmp_path):
         foreign = plain_png(tmp_path / "foreign.png")
         is_failure(pom("reproduce", foreign, cwd=tmp_path), "foreign.png", "pom", "another program")
         sample("--class", "circle", "-o", "a.jpg")
-        is_failure(pom("reproduce", "a.jpg", cwd=tmp_path), "a.jpg", "JPEG", "no settings")
+        Image = referee("PIL.Image")
+        Image.open(tmp_path / "a.jpg").save(tmp_path / "edited.jpg", comment="")
+        is_failure(pom("reproduce", "edited.jpg", cwd=tmp_path), "edited.jpg", "pom", "took the text away")
         is_failure(pom("reproduce", "gone.png", cwd=tmp_path), "gone.png")
-        is_usage_error(pom("reproduce", cwd=tmp_path), "expected a picture")
+        is_usage_error(pom("reproduce", cwd=tmp_path), "expected an image or a clip, got nothing")
 
     def test_damaged_metadata(self, picture, model, tmp_path):
         data = picture.read_bytes().replace(b'"seed":9', b'"seed":x')
@@ -631,7 +637,7 @@ class TestReproduce:
     def test_several_classes(self, picture, model, tmp_path):
         """One picture comes of one class: a list in its settings would draw more, and compare the first."""
         change_settings(picture, lambda settings: settings["request"].update({"class": "star,0-1"}))
-        is_failure(pom("reproduce", picture, "--model", model, cwd=tmp_path), "one picture", "star,0-1")
+        is_failure(pom("reproduce", picture, "--model", model, cwd=tmp_path), "one image", "star,0-1")
 
     def test_names_cannot_work_the_terminal(self, picture, tmp_path):
         change_settings(picture, lambda settings: settings["model"].update(name="a\x1b]0;b\x07c\x9bd"))
@@ -652,7 +658,7 @@ class TestReproduce:
 
         change_settings(picture, larger)
         result = pom("reproduce", picture, "--model", model, cwd=tmp_path, timeout=30)
-        is_failure(result, "expected the picture's size, 16x16, got 4096x4096")
+        is_failure(result, "expected the file's size, 16x16, got 4096x4096")
 
     def test_long_work_is_told_before_it_begins(self, picture, model, tmp_path):
         change_settings(picture, lambda settings: settings["request"].update(steps=10000))
@@ -661,7 +667,7 @@ class TestReproduce:
             list(map(str, words)), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
         told = run.stderr.readline()
-        assert re.fullmatch(r"1 picture, 10000 steps, 19999 evaluations: about .*\n", told)
+        assert re.fullmatch(r"1 image, 10000 steps, 19999 evaluations: about .*\n", told)
         assert "sampling" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
         assert "stopped" in run.communicate(timeout=60)[1] and run.returncode == 130
@@ -926,7 +932,7 @@ class TestSignals:
         process.send_signal(sent)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 128 + sent
-        assert "stopped; no picture was written" in err and out == ""
+        assert "stopped; no image was written" in err and out == ""
         names = {path.name for path in tmp_path.iterdir()}
         assert all(re.fullmatch(r"a_0_preview_\d+\.png|a_1_preview_\d+\.png", name) for name in names)
         for path in tmp_path.iterdir():
@@ -945,4 +951,4 @@ class TestSignals:
         answer = json.loads(out)
         assert answer["stopped"] and answer["files"][0] == "a_0.png"
         assert len(answer["files"]) == len(answer["seeds"]) == len(list(tmp_path.glob("a_?.png")))
-        assert f"stopped; {len(answer['files'])} of 500 pictures were written" in err
+        assert f"stopped; {len(answer['files'])} of 500 images were written" in err

@@ -21,7 +21,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-import libpom
 from reference_vdipom import ReferenceVDiPoM
 from test_cli import (  # noqa: F401
     _program_is_there,
@@ -159,11 +158,13 @@ class TestFiles:
         said = json.loads(result.stdout)
         assert said["frames"] == 8 and said["fps"] == 12 and said["files"] == ["frames"]
         assert said["request"]["steps"] == 3 and said["request"]["cfg_scale"] == 2
-        assert said["prompts"] == [{"frame": 0, "prompt": "a star"}]
+        assert said["prompts"] == ["a star"] and said["seeds"] == [0] and "changes" not in said
+        assert said["seconds"] > 0 and said["model"]["name"] == "causal"
+        assert len(said["model"]["sha256"]) == len(said["model"]["text_encoder_sha256"]) == 64
         assert frames_of(tmp_path / "frames").shape == (8, 16, 32, 3)
 
     def test_name_unless_told(self, sample, tmp_path, ffmpeg):
-        assert made(sample("--prompt", "a Blue star!", "--seed", 3)).stdout == "out/a-Blue-star-_3.mp4\n"
+        assert made(sample("--prompt", "a Blue star!", "--seed", 3)).stdout == "out/a-Blue-star_3.mp4\n"
         assert made(sample("--prompt", "", "--seed", 3)).stdout == "out/causal_3.mp4\n"
 
     def test_a_folder_is_replaced_whole(self, sample, tmp_path):
@@ -173,7 +174,7 @@ class TestFiles:
         assert len(frames_of(tmp_path / "frames")) == 4
 
     @pytest.mark.parametrize("stream", [[], ["--stream"]], ids=["whole", "stream"])
-    def test_pictures_that_no_clip_wrote_stay(self, sample, tmp_path, stream):
+    def test_images_that_no_clip_wrote_stay(self, sample, tmp_path, stream):
         (tmp_path / "data").mkdir()
         for i in range(3):
             (tmp_path / "data" / f"{i:06d}.png").write_text("mine")
@@ -374,7 +375,8 @@ class TestStates:
         result = made(sample(*go_on, "--prompt-at", "2:a circle", which=which))
         said = json.loads(result.stdout)
         assert said["fps"] == 5 and said["request"]["seed"] == 9
-        assert said["prompts"] == [{"frame": 0, "prompt": "a blue star"}, {"frame": 2, "prompt": "a circle"}]
+        assert said["prompts"] == ["a blue star"]
+        assert said["changes"] == [{"frame": 2, "prompt": "a circle"}]
         parts = [frames_of(tmp_path / name) for name in ("one", "two")]
         assert (np.concatenate(parts) == frames_of(tmp_path / "all")).all()
 
@@ -471,7 +473,7 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("flags", "words"),
         [
-            ([], ["prompt: expected what the clip shows"]),
+            ([], ["prompt: expected what it shows"]),
             (["--prompt", "a", "--frames", "0"], ["frames: expected 1 to", '"0"']),
             (["--prompt", "a", "--frames", "many"], ["frames: expected 1 to", "or inf", '"many"']),
             (["--prompt", "a", "--fps", "0"], ["--fps: expected 0.01 to 1000"]),
@@ -486,10 +488,10 @@ class TestMessages:
             (["--prompt", "a", "--dtype", "fp8"], ["dtype"]),
             (["--prompt", "a", "-o", "clip.avi"], ["clip.avi", ".mp4, .webm, .gif or .y4m"]),
             (["--prompt", "a", "-o", "-", "--json"], ["--json"]),
-            (["--prompt", "a", "--class", "star"], ["--class", "makes clips, of a --prompt"]),
-            (["--prompt", "a", "--count", "2"], ["--count", "makes clips"]),
-            (["--prompt", "a", "--grid"], ["--grid", "makes clips"]),
-            (["--prompt", "a", "--batch", "2"], ["--batch", "makes clips"]),
+            (
+                ["--prompt", "a", "--class", "star"],
+                ["class: expected a model with classes", "reads a prompt"],
+            ),
             (["--prompt", "a", "--memory-limit", "lots"], ["--memory-limit", "4G"]),
         ],
         ids=str,
@@ -508,17 +510,31 @@ class TestMessages:
 
     @pytest.mark.parametrize(
         "flags",
-        [["--prompt", "a"], ["--frames", 4], ["--fps", 4], ["--stream"], ["--continue", "s"]],
+        [
+            ["--prompt", "a"],
+            ["--negative-prompt", "a"],
+            ["--prompt-at", "0:a"],
+            ["--frames", 4],
+            ["--fps", 4],
+            ["--stream"],
+            ["--window", 2],
+            ["--save-state", "s"],
+        ],
         ids=lambda flags: flags[0],
     )
-    def test_a_model_of_pictures(self, model, tmp_path, flags):  # noqa: F811
+    def test_a_model_of_images(self, model, tmp_path, flags):  # noqa: F811
         result = pom("sample", "--model", model, *flags, cwd=tmp_path)
-        is_usage_error(result, f"{flags[0]}: expected a model that makes clips", "makes pictures")
+        field = flags[0].removeprefix("--").replace("-", "_")
+        lacks = "reads text" if field in ("prompt", "negative_prompt") else "makes clips"
+        is_usage_error(result, f"sample: {field}: expected a model that {lacks}, and this one ")
         leaves_nothing(tmp_path)
 
-    def test_the_engine_for_pictures_refuses_clips(self, clips, extension):
-        with pytest.raises(RuntimeError, match="expected a model for pictures, got one for clips"):
-            libpom.Engine(str(clips["causal"]))
+    def test_a_state_for_a_model_of_images(self, model, state, tmp_path):  # noqa: F811
+        result = pom("sample", "--model", model, "--continue", state, cwd=tmp_path)
+        is_usage_error(
+            result, "sample: continue: expected a model that makes clips, and this one makes images"
+        )
+        leaves_nothing(tmp_path)
 
     def test_a_long_prompt_is_cut(self, sample, tmp_path):
         long = " ".join(["star"] * (LIMIT + 2))

@@ -1,4 +1,4 @@
-"""The engine from Python: pictures and their requests, mistakes as libpom.Error, Ctrl-C, and no engine
+"""The engine from Python: images and their requests, mistakes as libpom.Error, Ctrl-C, and no engine
 without the library."""
 
 import json
@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -87,14 +89,17 @@ def test_resolve_draws_nothing_but_the_seed(engine):
 
 def test_keywords_are_those_of_the_library(extension):
     """A field is declared in pom/generate/request.h and in RequestFields: names and types are the same."""
-    ours = typing.get_type_hints(RequestFields)
-    assert {"class_", "size"} <= set(ours)
+    ours = typing.get_type_hints(RequestFields, vars(libpom.engine) | {"np": numpy})
+    of_python = {"class_", "continue_from", "size"}
     theirs = torch.ops.pom.request_fields()
-    assert set(ours) - {"class_", "size"} == set(theirs)
+    assert of_python <= set(ours) and set(ours) - of_python == set(theirs)
+    lists = {"list[str]": str, "list[int]": int}
     plain = {"int": int | None, "float": float | None, "bool": bool | None}
     for field, kind in theirs.items():
         if kind in plain:
             assert ours[field] == plain[kind], field
+        elif kind in lists:
+            assert {lists[kind], Sequence[lists[kind]]} <= set(typing.get_args(ours[field])), field
         elif kind == "str":
             assert str in typing.get_args(ours[field]), field
         else:  # the choices
@@ -128,8 +133,15 @@ def test_numpy(engine):
         ("guidance_scale", "use cfg_scale"),
         ("num_inference_steps", "use steps"),
         ("num_images_per_prompt", "use count"),
+        ("num_videos_per_prompt", "use count"),
+        ("num_frames", "use frames"),
         ("generator", "use seed"),
-        ("negative_prompt", "no negative prompts yet"),
+        ("image", "use init"),
+        ("video", "use init"),
+        ("latents", "use noise"),
+        ("callback_on_step_end", "use on_step"),
+        ("class_labels", "use class_"),
+        ("output_type", 'use output="numpy"'),
     ],
 )
 def test_the_names_of_diffusers(engine, name, hint):
@@ -156,7 +168,7 @@ def test_the_names_of_diffusers(engine, name, hint):
         ({"steps": "é" * 80}, ["steps: expected an integer", "é…"]),
         ({"batch": -1}, ["batch", "-1"]),
         ({"clip": 1.0}, ["clip: expected its new name, clamp"]),
-        ({"output": "pil"}, ["output", '"torch" or "numpy"', "'pil'"]),
+        ({"output": "pil"}, ["output", '"torch", "numpy" or "latents"', "'pil'"]),
         ({"size": "64 by 64"}, ["size", "64x48", "'64 by 64'"]),
         ({"size": (64, 64, 3)}, ["size", "(64, 48)", "(64, 64, 3)"]),
         ({"size": True}, ["size", "True"]),

@@ -182,10 +182,10 @@ TEST(Sprites, MoveAsTheirDescriptionSays) {
       const double x = std::remainder(b.x - a.x, w), y = std::remainder(b.y - a.y, 1.0);
       const double angle = std::atan2(y, x),
                    meant = static_cast<double>(sprite.direction) * std::numbers::pi / 4;
-      if (sprite.path == Path::stay) {
+      if (sprite.motion == Motion::stay) {
         ASSERT_EQ(x, 0);
         ASSERT_EQ(y, 0);
-      } else if (sprite.path == Path::drift) {
+      } else if (sprite.motion == Motion::drift) {
         ASSERT_NEAR(std::hypot(x, y), sprite.speed * step, 1e-6);
         ASSERT_LT(angle_between(angle, meant), 1e-3);
         ++drifting;
@@ -197,7 +197,7 @@ TEST(Sprites, MoveAsTheirDescriptionSays) {
         ++bouncing;
       }
       const double paces[] = {0.15, 0.3, 0.6};
-      ASSERT_TRUE(sprite.path == Path::stay || std::abs(sprite.speed / paces[sprite.pace] - 1) < 0.101);
+      ASSERT_TRUE(sprite.motion == Motion::stay || std::abs(sprite.speed / paces[sprite.pace] - 1) < 0.101);
       ASSERT_EQ(sprite.spin == 0, angle_between(a.angle, b.angle) < 1e-6);
       ASSERT_LE(a.radius, sprite.radius);
       ASSERT_GE(a.radius, 0.63f * sprite.radius);
@@ -263,9 +263,9 @@ TEST(Sprites, EverythingOccursAsOftenAsItShould) {
       ++count["hue " + std::to_string(sprite.hue)];
       ++count["kind " + std::to_string(sprite.kind)];
       ++count["pace " + std::to_string(sprite.pace)];
-      count["bounce"] += sprite.path == Path::bounce ? 1 : 0;
-      count["stay"] += sprite.path == Path::stay ? 1 : 0;
-      if (sprite.path == Path::drift) ++count["way " + std::to_string(sprite.direction)];
+      count["bounce"] += sprite.motion == Motion::bounce ? 1 : 0;
+      count["stay"] += sprite.motion == Motion::stay ? 1 : 0;
+      if (sprite.motion == Motion::drift) ++count["way " + std::to_string(sprite.direction)];
       count["pulse"] += sprite.pulse > 0 ? 1 : 0;
       count["spin"] += sprite.spin != 0 ? 1 : 0;
       count["against the clock"] += sprite.spin > 0 ? 1 : 0;
@@ -295,7 +295,7 @@ TEST(Sprites, OptionsHold) {
   for (std::int64_t i = 0; i < 1000; ++i) {
     const SpriteClip clip = sprite_clip_at(plain, 1, i);
     ASSERT_EQ(clip.sprites.size(), 1u);
-    ASSERT_EQ(clip.sprites[0].path, Path::drift);
+    ASSERT_EQ(clip.sprites[0].motion, Motion::drift);
     ASSERT_EQ(clip.sprites[0].direction % 2, 0);
     ASSERT_EQ(clip.sprites[0].spin, 0);
     ASSERT_EQ(clip.sprites[0].pulse, 0);
@@ -329,12 +329,12 @@ TEST(Captions, AreThese) {
   sprite.pulse = 0.5f;
   EXPECT_EQ(caption_of(clip, 3),
             "over blue, a red star floats slowly to the left while spinning and growing and shrinking");
-  sprite.path = Path::bounce;
+  sprite.motion = Motion::bounce;
   sprite.direction = 1;
   sprite.spin = 0;
   EXPECT_EQ(caption_of(clip, 4),
             "a star that is red bounces slowly between lower left and upper right while pulsing across blue");
-  clip.sprites.push_back({.kind = 0, .hue = 1, .path = Path::stay});
+  clip.sprites.push_back({.kind = 0, .hue = 1, .motion = Motion::stay});
   clip.sprites[0].pulse = 0;
   EXPECT_EQ(caption_of(clip, 0),
             "a red star bounces slowly between the lower left and the upper right and an orange circle stays "
@@ -355,8 +355,8 @@ TEST(Captions, SayWhatIsThere) {
         ASSERT_TRUE(has(hue_names()[static_cast<std::size_t>(sprite.hue)])) << caption;
         ASSERT_TRUE(has(shape_names()[static_cast<std::size_t>(sprite.kind)])) << caption;
         spins |= sprite.spin != 0;
-        quick |= sprite.pace == 2 && sprite.path != Path::stay;
-        if (sprite.path != Path::drift) continue;
+        quick |= sprite.pace == 2 && sprite.motion != Motion::stay;
+        if (sprite.motion != Motion::drift) continue;
         const bool up = sprite.direction >= 1 && sprite.direction <= 3, down = sprite.direction >= 5;
         const bool sideways = sprite.direction % 4 != 2,
                    right = sprite.direction < 2 || sprite.direction == 7;

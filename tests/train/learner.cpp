@@ -91,17 +91,17 @@ TEST(Objective, DrawsDoNotDependOnTheSplit) {
   EXPECT_FALSE(at::equal(other.times, whole.times));
 }
 
-TEST(PictureStudent, SomeLoseTheirClassAndThatDoesNotDependOnTheSplit) {
-  const std::unique_ptr<Student> student = make_student(tiny({"batch.label_drop=0.5"}), at::kCPU);
+TEST(ImageModel, SomeLoseTheirClassAndThatDoesNotDependOnTheSplit) {
+  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU);
   const at::Tensor labels = at::arange(8, at::kLong);
   const DrawKey key{.seed = 7, .draw = 3};
-  const at::Tensor whole = student->tell({labels, {}}, key, 0).at(0);
-  const at::Tensor part = student->tell({labels.narrow(0, 3, 4), {}}, key, 3).at(0);
+  const at::Tensor whole = model->tell({labels, {}}, key, 0).at(0);
+  const at::Tensor part = model->tell({labels.narrow(0, 3, 4), {}}, key, 3).at(0);
   EXPECT_TRUE(at::equal(part, whole.narrow(0, 3, 4)));
   const at::Tensor dropped = whole == 10;
   EXPECT_TRUE(dropped.any().item<bool>());
   EXPECT_TRUE(((whole == labels) | dropped).all().item<bool>());
-  EXPECT_TRUE(at::equal(student->tell_all({labels, {}}).at(0), labels));
+  EXPECT_TRUE(at::equal(model->tell_all({labels, {}}).at(0), labels));
 }
 
 TEST(Objective, EvenTimesAreAllThere) {

@@ -16,7 +16,7 @@
 #include "pom/generate/model_files.h"
 #include "pom/generate/text_folder.h"
 #include "pom/train/run_folder.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 namespace {

@@ -104,13 +104,13 @@ std::string fp8_refusal(c10::Device device) {
   return "fp8 needs a GPU of compute capability 8.9 or more, got the CPU";
 }
 
-void mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
-                const at::Tensor& gate, const Fp8& fp8) {
-  constexpr const char* op = "mixer_half";
+void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const Fp8& fp8) {
+  constexpr const char* op = "add_mixer";
   check_stream(op, "x", x, weights.ho_weight.size(1), weights.ho_weight);
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
-  if (try_cuda(x) && cuda::mixer_half(x, m, weights, order, gate, fp8)) return;
+  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, fp8)) return;
   check_composable(op, x, fp8);
   if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate);
   // On the CPU one sequence at a time: how a library cuts its products depends on their shape, and with it
@@ -125,9 +125,9 @@ void mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& weights,
   }
 }
 
-void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
-                       const at::Tensor& gate, const Fp8& fp8) {
-  constexpr const char* op = "feed_forward_half";
+void add_feed_forward(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
+                      const at::Tensor& gate, const Fp8& fp8) {
+  constexpr const char* op = "add_feed_forward";
   check_dense(op, up), check_dense(op, down), check_alike(op, up, down);
   check_stream(op, "x", x, up.weight.size(1), up.weight);
   check(down.weight.size(1) == up.weight.size(0) && down.weight.size(0) == x.size(-1), op,
@@ -135,7 +135,7 @@ void feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, cons
         shape_text(down.weight));
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
-  if (try_cuda(x) && cuda::feed_forward_half(x, m, up, down, gate, fp8)) return;
+  if (try_cuda(x) && cuda::add_feed_forward(x, m, up, down, gate, fp8)) return;
   check_composable(op, x, fp8);
   if (!fused(x))
     return add_gated(x, linear(at::gelu(linear(modulated_norm(x, m, up.weight.scalar_type()), up)), down),
@@ -167,9 +167,9 @@ void modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& den
   cpu::run_dense(modulated(x, y, m, arithmetic ? After::store_arithmetic : After::store), dense, {});
 }
 
-void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
-                 const Fp8& fp8) {
-  constexpr const char* op = "linear_half";
+void add_linear(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                const Fp8& fp8) {
+  constexpr const char* op = "add_linear";
   check_dense(op, dense);
   check_stream(op, "x", x, dense.weight.size(0), dense.weight);
   // A GPU attends in the weights' dtype.
@@ -180,7 +180,7 @@ void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const a
         op, ": y: expected as many rows as x, ", shape_text(x), ", of ", dense.weight.size(1),
         " channels, got ", shape_text(y));
   check_rows(op, "gate", gate, x, x.size(-1));
-  if (try_cuda(x) && cuda::linear_half(x, y, dense, gate, fp8)) return;
+  if (try_cuda(x) && cuda::add_linear(x, y, dense, gate, fp8)) return;
   check_composable(op, x, fp8);
   if (!fused(x)) return add_gated(x, linear(y, dense), gate);
   cpu::DenseArgs a = arguments(y, x, Before::nothing, After::residual);

@@ -39,20 +39,20 @@ struct Fp8 {
 std::string fp8_refusal(c10::Device device);
 
 // x += gate * mixer_layer(m), m = layer_norm(x) * (1 + scale) + shift
-void mixer_half(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-                const at::Tensor& gate, const Fp8& fp8 = {});
+void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const Fp8& fp8 = {});
 
 // x += gate * (gelu(m W_up + b_up) W_down + b_down)
-void feed_forward_half(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
-                       const at::Tensor& gate, const Fp8& fp8 = {});
+void add_feed_forward(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
+                      const at::Tensor& gate, const Fp8& fp8 = {});
 
 // y = m W + b into y (B, N, out), which is in the stream's dtype or in that of the weights.
 void modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,
                       const Fp8& fp8 = {});
 
 // x += gate * (y W + b), y (B, N, in) in the stream's dtype, or on a GPU in that of the weights.
-void linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
-                 const Fp8& fp8 = {});
+void add_linear(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                const Fp8& fp8 = {});
 
 // Rows (R, in) -> out (R, out), all in the stream's dtype: x W + b, silu(x) W + b, and
 // silu(x W1 + b1) W2 + b2.

@@ -9,29 +9,31 @@
 namespace pom::ops {
 namespace {
 
-at::Tensor with_bias(const Stream& s) {
+at::Tensor with_bias(const ResidualStream& s) {
   return s.bias.defined() ? at::add(s.y, s.bias.to(s.y.scalar_type())) : s.y;
 }
 
 }  // namespace
 
-at::Tensor taken(const Stream& s) {
+at::Tensor taken(const ResidualStream& s) {
   return s.y.defined() ? gated_add(s.x, with_bias(s), s.gate, s.base) : s.x;
 }
 
-std::pair<at::Tensor, at::Tensor> normed(const Stream& s, const Modulation& m) {
+std::pair<at::Tensor, at::Tensor> normed(const ResidualStream& s, const Modulation& m) {
   if (!s.y.defined()) return {s.x, modulated_norm(s.x, m.scale, m.shift, m.eps)};
   return gated_add_norm(s.x, with_bias(s), s.gate, s.base, m.scale, m.shift, m.eps);
 }
 
-Stream mixer_branch(const Stream& stream, const Modulation& m, const LayerWeights& w, std::int64_t order) {
+ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& m, const LayerWeights& w,
+                            std::int64_t order) {
   if (const auto made = detail::mixer_branch_cuda(stream, m, w, order)) return *made;
   const auto [sum, normal] = normed(stream, m);
   return {.x = sum, .y = mixer_layer(normal, normal, w, order)};
 }
 
-Stream feed_forward_branch(const Stream& stream, const Modulation& m, const at::Tensor& up,
-                           const at::Tensor& up_bias, const at::Tensor& down, const at::Tensor& down_bias) {
+ResidualStream feed_forward_branch(const ResidualStream& stream, const Modulation& m, const at::Tensor& up,
+                                   const at::Tensor& up_bias, const at::Tensor& down,
+                                   const at::Tensor& down_bias) {
   if (const auto made = detail::feed_forward_branch_cuda(stream, m, up, up_bias, down, down_bias))
     return *made;
   const auto [sum, normal] = normed(stream, m);

@@ -15,21 +15,22 @@
 namespace pom::ops {
 
 // A stream, and what is still to be added to it: x + (y + bias) (base + gate). Without y it is x alone.
-struct Stream {
+struct ResidualStream {
   at::Tensor x = {};                        // (B, N, d)
   at::Tensor y = {}, bias = {}, gate = {};  // (B, N, d), (d), (B, d); no bias: y has it already
   double base = 0;
 };
 
-at::Tensor taken(const Stream& stream);  // the sum
+at::Tensor taken(const ResidualStream& stream);  // the sum
 // The sum, and its modulated norm: layer_norm(.) (1 + scale) + shift.
-std::pair<at::Tensor, at::Tensor> normed(const Stream& stream, const Modulation& modulation);
+std::pair<at::Tensor, at::Tensor> normed(const ResidualStream& stream, const Modulation& modulation);
 
 // The sum as x, and as y the branch of its modulated norm, still without a gate. Under autocast products are
 // of the lower precision, whatever the dtypes of stream and weights; gradients have the dtypes of these.
-Stream mixer_branch(const Stream& stream, const Modulation& modulation, const LayerWeights& weights,
-                    std::int64_t order);
-Stream feed_forward_branch(const Stream& stream, const Modulation& modulation, const at::Tensor& up,
-                           const at::Tensor& up_bias, const at::Tensor& down, const at::Tensor& down_bias);
+ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& modulation,
+                            const LayerWeights& weights, std::int64_t order);
+ResidualStream feed_forward_branch(const ResidualStream& stream, const Modulation& modulation,
+                                   const at::Tensor& up, const at::Tensor& up_bias, const at::Tensor& down,
+                                   const at::Tensor& down_bias);
 
 }  // namespace pom::ops

@@ -57,11 +57,12 @@ GatedNormAgain gated_add_norm_again_cuda(const at::Tensor& dsum, const at::Tenso
                                          const at::Tensor& mean, const at::Tensor& rstd,
                                          const at::Tensor& bias);
 // The branches of training_branch.h, where gradients are wanted and there are products of these sizes.
-std::optional<Stream> mixer_branch_cuda(const Stream& stream, const Modulation& modulation,
-                                        const LayerWeights& weights, std::int64_t order);
-std::optional<Stream> feed_forward_branch_cuda(const Stream& stream, const Modulation& modulation,
-                                               const at::Tensor& up, const at::Tensor& up_bias,
-                                               const at::Tensor& down, const at::Tensor& down_bias);
+std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& stream, const Modulation& modulation,
+                                                const LayerWeights& weights, std::int64_t order);
+std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream& stream,
+                                                       const Modulation& modulation, const at::Tensor& up,
+                                                       const at::Tensor& up_bias, const at::Tensor& down,
+                                                       const at::Tensor& down_bias);
 // conditions.h, where gradients of fp32 weights are wanted for a batch of a few.
 std::optional<std::vector<at::Tensor>> conditions_cuda(const at::Tensor& s,
                                                        const std::vector<ConditionMatrix>& matrices,

@@ -373,9 +373,9 @@ void check_hidden(const char* op, const at::Tensor& x, const Fp8& fp8) {
 
 }  // namespace
 
-bool mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
-                const at::Tensor& gate, const Fp8& fp8) {
-  constexpr const char* op = "mixer_half";
+bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
+               const at::Tensor& gate, const Fp8& fp8) {
+  constexpr const char* op = "add_mixer";
   const Problem problem = check_stream_layer(x, w, order);
   const OnDevice device(x);
   const bool context =
@@ -394,9 +394,9 @@ bool mixer_half(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::
   return true;
 }
 
-bool feed_forward_half(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
-                       const at::Tensor& gate, const Fp8& fp8) {
-  constexpr const char* op = "feed_forward_half";
+bool add_feed_forward(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
+                      const at::Tensor& gate, const Fp8& fp8) {
+  constexpr const char* op = "add_feed_forward";
   const OnDevice device(x);
   if (!has_gemms(op, x, {up.weight, down.weight}, has_norm(x, m), fp8)) return false;
   check_hidden(op, x, fp8);
@@ -431,9 +431,9 @@ bool modulated_linear(const at::Tensor& x, const Modulation& m, const Dense& den
   return true;
 }
 
-bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
-                 const Fp8& fp8) {
-  constexpr const char* op = "linear_half";
+bool add_linear(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                const Fp8& fp8) {
+  constexpr const char* op = "add_linear";
   const OnDevice device(x);
   if (!has_gemms(op, x, {dense.weight}, has_stream(x), fp8)) return false;
   const Dtype dtype = gemm_dtype(dense.weight, fp8);

@@ -14,14 +14,14 @@
 namespace pom::ops::cuda {
 
 // As in inference.h, arguments checked.
-bool mixer_half(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-                const at::Tensor& gate, const Fp8& fp8);
-bool feed_forward_half(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
-                       const at::Tensor& gate, const Fp8& fp8);
+bool add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const Fp8& fp8);
+bool add_feed_forward(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
+                      const at::Tensor& gate, const Fp8& fp8);
 bool modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,
                       const Fp8& fp8);
-bool linear_half(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
-                 const Fp8& fp8);
+bool add_linear(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at::Tensor& gate,
+                const Fp8& fp8);
 
 // mixer_layer, mixer_summary, mixer_select and mixer_scan without gradients, arguments checked; not packed.
 // Masks: none, keys, causal and block-causal, with a window where blocks have kLeastBlock tokens and more.

@@ -24,18 +24,18 @@ bool has_kernels() {
 
 // ---- inference.h ----
 
-bool mixer_half(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
-                const Fp8&) {
+bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
+               const Fp8&) {
   return false;
 }
-bool feed_forward_half(at::Tensor&, const Modulation&, const Dense&, const Dense&, const at::Tensor&,
-                       const Fp8&) {
+bool add_feed_forward(at::Tensor&, const Modulation&, const Dense&, const Dense&, const at::Tensor&,
+                      const Fp8&) {
   return false;
 }
 bool modulated_linear(const at::Tensor&, const Modulation&, const Dense&, at::Tensor&, const Fp8&) {
   return false;
 }
-bool linear_half(at::Tensor&, const at::Tensor&, const Dense&, const at::Tensor&, const Fp8&) {
+bool add_linear(at::Tensor&, const at::Tensor&, const Dense&, const at::Tensor&, const Fp8&) {
   return false;
 }
 std::optional<at::Tensor> inference_layer(const Problem&, const at::Tensor&, const at::Tensor&,
@@ -137,11 +137,13 @@ GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor&, const at::Tens
                                                const at::Tensor&, const at::Tensor&, const at::Tensor&) {
   absent("gated_add_norm");
 }
-std::optional<Stream> mixer_branch_cuda(const Stream&, const Modulation&, const LayerWeights&, std::int64_t) {
+std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream&, const Modulation&, const LayerWeights&,
+                                                std::int64_t) {
   return {};
 }
-std::optional<Stream> feed_forward_branch_cuda(const Stream&, const Modulation&, const at::Tensor&,
-                                               const at::Tensor&, const at::Tensor&, const at::Tensor&) {
+std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream&, const Modulation&,
+                                                       const at::Tensor&, const at::Tensor&,
+                                                       const at::Tensor&, const at::Tensor&) {
   return {};
 }
 std::optional<std::vector<at::Tensor>> conditions_cuda(const at::Tensor&, const std::vector<ConditionMatrix>&,

@@ -109,7 +109,8 @@ struct MixerGemms {
   };
 
   // By the other operations, which can be differentiated again.
-  static Stream composed(const Stream& s, const Modulation& m, at::TensorList w, std::int64_t order) {
+  static ResidualStream composed(const ResidualStream& s, const Modulation& m, at::TensorList w,
+                                 std::int64_t order) {
     return mixer_branch(s, m, {w[0], w[1], w[2], w[3], w[4], {}}, order);
   }
 };
@@ -144,7 +145,8 @@ struct FeedForwardGemms {
     at::Tensor dbefore, sums, down;
   };
 
-  static Stream composed(const Stream& s, const Modulation& m, at::TensorList w, std::int64_t) {
+  static ResidualStream composed(const ResidualStream& s, const Modulation& m, at::TensorList w,
+                                 std::int64_t) {
     return feed_forward_branch(s, m, w[0], w[1], w[2], at::zeros({w[2].size(0)}, w[2].options()));
   }
 };
@@ -257,8 +259,8 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
     in.insert(in.end(), s.weights().begin(), s.weights().end());
     in = aliases(in);
     const PathGuard composed(Path::composed);
-    const Stream out = Gemms::composed({in[0], in[1], in[2], in[3], s.base}, {in[4], in[5], s.eps},
-                                       at::TensorList(in).slice(kInputs), s.order);
+    const ResidualStream out = Gemms::composed({in[0], in[1], in[2], in[3], s.base}, {in[4], in[5], s.eps},
+                                               at::TensorList(in).slice(kInputs), s.order);
     variable_list outs, douts;
     for (std::size_t i = 0; i < 2; ++i) {
       if (!grads[i].defined()) continue;
@@ -277,7 +279,8 @@ bool is_half(at::ScalarType dtype) {
 }
 
 // Whether the norms and products of these sizes and dtypes have kernels, and a graph is wanted.
-bool covered(const Stream& s, const Modulation& m, const variable_list& weights, at::ScalarType dtype) {
+bool covered(const ResidualStream& s, const Modulation& m, const variable_list& weights,
+             at::ScalarType dtype) {
   const at::Tensor& x = s.x;
   if (!x.is_cuda() || x.numel() == 0 || x.size(2) > kernels::kMaxNormWidth || !is_half(dtype)) return false;
   if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) return false;
@@ -292,7 +295,7 @@ bool covered(const Stream& s, const Modulation& m, const variable_list& weights,
   return !composed_only(there) && wants_graph(there);
 }
 
-void check_arguments(const char* op, const Stream& s, const Modulation& m) {
+void check_arguments(const char* op, const ResidualStream& s, const Modulation& m) {
   check_stream(op, "x", s.x);
   check_rows(op, "scale", m.scale, s.x), check_rows(op, "shift", m.shift, s.x);
   if (!s.y.defined()) return;
@@ -302,8 +305,8 @@ void check_arguments(const char* op, const Stream& s, const Modulation& m) {
 }
 
 template <class Gemms>
-Stream run(const Stream& s, const Modulation& m, at::ScalarType dtype, std::int64_t order,
-           const variable_list& weights, const at::Tensor& last_bias) {
+ResidualStream run(const ResidualStream& s, const Modulation& m, at::ScalarType dtype, std::int64_t order,
+                   const variable_list& weights, const at::Tensor& last_bias) {
   const auto row = [](const at::Tensor& t) { return t.to(at::kFloat).contiguous(); };
   std::optional<at::Tensor> y, bias, gate;
   if (s.y.defined()) {
@@ -318,8 +321,8 @@ Stream run(const Stream& s, const Modulation& m, at::ScalarType dtype, std::int6
 
 }  // namespace
 
-std::optional<Stream> mixer_branch_cuda(const Stream& s, const Modulation& m, const LayerWeights& w,
-                                        std::int64_t order) {
+std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& s, const Modulation& m,
+                                                const LayerWeights& w, std::int64_t order) {
   constexpr const char* op = "mixer_branch";
   check_arguments(op, s, m);
   const variable_list weights{w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight};
@@ -336,9 +339,9 @@ std::optional<Stream> mixer_branch_cuda(const Stream& s, const Modulation& m, co
   return run<MixerGemms>(s, m, dtype, order, weights, w.ag_bias);
 }
 
-std::optional<Stream> feed_forward_branch_cuda(const Stream& s, const Modulation& m, const at::Tensor& up,
-                                               const at::Tensor& up_bias, const at::Tensor& down,
-                                               const at::Tensor& down_bias) {
+std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream& s, const Modulation& m,
+                                                       const at::Tensor& up, const at::Tensor& up_bias,
+                                                       const at::Tensor& down, const at::Tensor& down_bias) {
   constexpr const char* op = "feed_forward_branch";
   check_arguments(op, s, m);
   const variable_list weights{up, up_bias, down};

@@ -52,8 +52,8 @@ class GpuStack : public testing::TestWithParam<std::tuple<Case, at::ScalarType>>
   at::Tensor apart(Fp8::Stage stage = Fp8::Stage::off) const {
     at::Tensor stream = start.clone();
     for (const StackedBlock& b : blocks) {
-      mixer_half(stream, b.mixing, b.mixer, c.order, b.mixing_gate, {stage, b.hidden_scale});
-      feed_forward_half(stream, b.feeding, b.up, b.down, b.feeding_gate, {stage, b.hidden_scale});
+      add_mixer(stream, b.mixing, b.mixer, c.order, b.mixing_gate, {stage, b.hidden_scale});
+      add_feed_forward(stream, b.feeding, b.up, b.down, b.feeding_gate, {stage, b.hidden_scale});
     }
     return stream;
   }
@@ -63,10 +63,10 @@ class GpuStack : public testing::TestWithParam<std::tuple<Case, at::ScalarType>>
     for (const StackedBlock& b : blocks) {
       const LayerWeights w{wide(b.mixer.ho_weight), wide(b.mixer.ho_bias),   wide(b.mixer.se_weight),
                            wide(b.mixer.se_bias),   wide(b.mixer.ag_weight), wide(b.mixer.ag_bias)};
-      mixer_half(stream, {wide(b.mixing.scale), wide(b.mixing.shift), 1e-6}, w, c.order, wide(b.mixing_gate));
-      feed_forward_half(stream, {wide(b.feeding.scale), wide(b.feeding.shift), 1e-6},
-                        {wide(b.up.weight), wide(b.up.bias)}, {wide(b.down.weight), wide(b.down.bias)},
-                        wide(b.feeding_gate));
+      add_mixer(stream, {wide(b.mixing.scale), wide(b.mixing.shift), 1e-6}, w, c.order, wide(b.mixing_gate));
+      add_feed_forward(stream, {wide(b.feeding.scale), wide(b.feeding.shift), 1e-6},
+                       {wide(b.up.weight), wide(b.up.bias)}, {wide(b.down.weight), wide(b.down.bias)},
+                       wide(b.feeding_gate));
     }
     return stream;
   }

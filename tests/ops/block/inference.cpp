@@ -68,7 +68,7 @@ TEST_P(Halves, FeedForward) {
   const Dense up = dense(d, hidden), down = dense(hidden, d);
   const at::Tensor expected =
       wide(x) + wide(gate).unsqueeze(1) * linear(at::gelu(linear(modulated(), up)), down);
-  feed_forward_half(x, modulation, up, down, gate);
+  add_feed_forward(x, modulation, up, down, gate);
   near(x, expected);
 }
 
@@ -81,7 +81,7 @@ TEST_P(Halves, Mixer) {
   const at::Tensor expected =
       wide(x) +
       wide(gate).unsqueeze(1) * composed::mixer_layer(modulated(), modulated(), wide_weights, order, {}, {});
-  mixer_half(x, modulation, weights, order, gate);
+  add_mixer(x, modulation, weights, order, gate);
   near(x, expected);
 }
 
@@ -93,7 +93,7 @@ TEST_P(Halves, Linears) {
   near(y, linear(modulated(), out));
   near(z, linear(modulated(), out));
   const at::Tensor expected = wide(x) + wide(gate).unsqueeze(1) * linear(wide(z), back);
-  linear_half(x, z, back, gate);
+  add_linear(x, z, back, gate);
   near(x, expected);
 }
 
@@ -117,8 +117,8 @@ TEST_P(Halves, NeighboursAndThreadsChangeNoBit) {
   const Dense ho = dense(d, features), se = dense(d, features), ag = dense(features, d);
   const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
   const auto run = [&](at::Tensor x, const Modulation& m, const at::Tensor& g) {
-    mixer_half(x, m, weights, order, g);
-    feed_forward_half(x, m, up, down, g);
+    add_mixer(x, m, weights, order, g);
+    add_feed_forward(x, m, up, down, g);
     return x;
   };
   const int before = at::get_num_threads();
@@ -143,7 +143,7 @@ TEST_P(Halves, SlicesOfFeaturesChangeNoBit) {
   const auto run = [&](const at::Tensor& x, const Modulation& m, const at::Tensor& g) {
     at::Tensor y = at::empty({x.size(0), x.size(1), out}, stream), z = x.clone();
     modulated_linear(x, m, wide_dense, y);
-    linear_half(z, y, back, g);
+    add_linear(z, y, back, g);
     at::Tensor rows = at::empty({x.size(0) * x.size(1), out}, stream);
     silu_linear_rows(z.view({-1, d}), wide_dense, rows);
     return rows.view({x.size(0), x.size(1), out});
@@ -180,24 +180,24 @@ TEST(HalvesErrors, NameTheArgument) {
     return std::string("no error");
   };
   EXPECT_NE(message([&] {
-              feed_forward_half(x, {at::randn({3, 8}), good.shift}, up, down, good.scale);
+              add_feed_forward(x, {at::randn({3, 8}), good.shift}, up, down, good.scale);
             }).find("scale"),
             std::string::npos);
-  EXPECT_NE(message([&] { feed_forward_half(x, good, up, up, good.scale); }).find("down"), std::string::npos);
+  EXPECT_NE(message([&] { add_feed_forward(x, good, up, up, good.scale); }).find("down"), std::string::npos);
   EXPECT_NE(message([&] {
-              feed_forward_half(x, good, up, down, at::randn({2, 9}));
+              add_feed_forward(x, good, up, down, at::randn({2, 9}));
             }).find("gate"),
             std::string::npos);
   const Dense other{down.weight.to(at::kBFloat16), down.bias.to(at::kBFloat16)};
-  EXPECT_NE(message([&] { feed_forward_half(x, good, up, other, good.scale); }).find("down: expected Float"),
+  EXPECT_NE(message([&] { add_feed_forward(x, good, up, other, good.scale); }).find("down: expected Float"),
             std::string::npos);
   at::Tensor flat = x.view({6, 8});
   const Modulation each{at::randn({6, 8}), at::randn({6, 8})};
   EXPECT_NE(
-      message([&] { feed_forward_half(flat, each, up, down, each.scale); }).find("x: expected (B, N, d)"),
+      message([&] { add_feed_forward(flat, each, up, down, each.scale); }).find("x: expected (B, N, d)"),
       std::string::npos);
   at::Tensor half = x.to(at::kHalf);
-  EXPECT_NE(message([&] { feed_forward_half(half, good, up, down, good.scale); }).find("x: expected Float"),
+  EXPECT_NE(message([&] { add_feed_forward(half, good, up, down, good.scale); }).find("x: expected Float"),
             std::string::npos);
 }
 

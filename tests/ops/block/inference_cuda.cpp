@@ -88,12 +88,12 @@ TEST_P(GpuHalves, Mixer) {
     const at::Tensor m = modulated();
     const at::Tensor truth = gated(composed::mixer_layer(m, m, wide(weights), order, {}, {}));
     expect_near(truth, [&](at::Tensor& stream) {
-      mixer_half(stream, modulation, weights, order, gate);
+      add_mixer(stream, modulation, weights, order, gate);
       return stream;
     });
     if (!fp8_widths()) continue;
     at::Tensor stream = x.clone();
-    mixer_half(stream, modulation, weights, order, gate, {Fp8::Stage::on, {}});
+    add_mixer(stream, modulation, weights, order, gate, {Fp8::Stage::on, {}});
     expect_fp8(stream, truth, wide(x));
   }
 }
@@ -102,18 +102,18 @@ TEST_P(GpuHalves, FeedForward) {
   const at::Tensor between = at::gelu(linear(modulated(), up));
   const at::Tensor truth = gated(linear(between, down));
   expect_near(truth, [&](at::Tensor& stream) {
-    feed_forward_half(stream, modulation, up, down, gate);
+    add_feed_forward(stream, modulation, up, down, gate);
     return stream;
   });
   if (!fp8_widths()) return;
   const at::Tensor scales = at::zeros({1}, x.options());
   at::Tensor stream = x.clone();
-  feed_forward_half(stream, modulation, up, down, gate, {Fp8::Stage::measuring, scales});
+  add_feed_forward(stream, modulation, up, down, gate, {Fp8::Stage::measuring, scales});
   const double greatest = between.abs().max().item<double>();
   EXPECT_NEAR(scales[0].item<double>() * 448, greatest, 0.02 * greatest);
   scales.mul_(4);
   stream = x.clone();
-  feed_forward_half(stream, modulation, up, down, gate, {Fp8::Stage::on, scales});
+  add_feed_forward(stream, modulation, up, down, gate, {Fp8::Stage::on, scales});
   expect_fp8(stream, truth, wide(x));
 }
 
@@ -128,12 +128,12 @@ TEST_P(GpuHalves, Linears) {
     const at::Tensor y = at::randn({B, N, hidden}).cuda().to(dtype).to(type);
     const at::Tensor truth = gated(linear(wide(y), down));
     expect_near(truth, [&](at::Tensor& stream) {
-      linear_half(stream, y, down, gate);
+      add_linear(stream, y, down, gate);
       return stream;
     });
     if (!fp8_widths()) continue;
     at::Tensor stream = x.clone();
-    linear_half(stream, y, down, gate, {Fp8::Stage::on, {}});
+    add_linear(stream, y, down, gate, {Fp8::Stage::on, {}});
     expect_fp8(stream, truth, wide(x));
   }
 }
@@ -141,9 +141,9 @@ TEST_P(GpuHalves, Linears) {
 TEST_P(GpuHalves, NoFp8WhereThereIsNoKernel) {
   const LayerWeights weights = mixer(5);
   at::Tensor stream = x.clone();
-  EXPECT_THROW(mixer_half(stream, modulation, weights, 5, gate, {Fp8::Stage::on, {}}), Error);
+  EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, {Fp8::Stage::on, {}}), Error);
   const PathGuard composed(Path::composed);
-  EXPECT_THROW(feed_forward_half(stream, modulation, up, down, gate, {Fp8::Stage::on, {}}), Error);
+  EXPECT_THROW(add_feed_forward(stream, modulation, up, down, gate, {Fp8::Stage::on, {}}), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuHalves,

@@ -353,10 +353,10 @@ TEST(Branches, AreTheirOperationsOneAfterAnother) {
     return all;
   };
   const Tensors a = leaves(made), b = leaves(made);
-  const Stream waiting{a[0], a[1], {}, a[2], kBase};
-  const Stream mixed = mixer_branch(waiting, {a[3], a[4], kEps}, weights(a), order);
-  const Stream fed = feed_forward_branch({mixed.x, mixed.y, mixed.bias, a[2], kBase}, {a[3], a[4], kEps},
-                                         a[5], a[6], a[9], a[10]);
+  const ResidualStream waiting{a[0], a[1], {}, a[2], kBase};
+  const ResidualStream mixed = mixer_branch(waiting, {a[3], a[4], kEps}, weights(a), order);
+  const ResidualStream fed = feed_forward_branch({mixed.x, mixed.y, mixed.bias, a[2], kBase},
+                                                 {a[3], a[4], kEps}, a[5], a[6], a[9], a[10]);
   const at::Tensor ours = taken({fed.x, fed.y, fed.bias, a[2], kBase});
 
   const auto [sum, normal] = gated_add_norm(b[0], b[1], b[2], kBase, b[3], b[4], kEps);

@@ -305,10 +305,11 @@ struct BranchRun {
 BranchRun run_branch(const BranchCase& c, const Tensors& in, at::ScalarType branch) {
   std::optional<Autocast> autocast;
   if (branch != in[0].scalar_type() && in[0].scalar_type() != at::kDouble) autocast.emplace(branch);
-  Stream stream{.x = in[0]};
+  ResidualStream stream{.x = in[0]};
   if (c.waiting) stream = {in[0], in[1], c.bias ? in[2] : at::Tensor(), in[3], 1.0};
   const Modulation m{in[4], in[5], 1e-6};
-  Stream out = c.order > 0 ? mixer_branch(stream, m, {in[7], in[8], in[9], in[10], in[11], in[12]}, c.order)
+  ResidualStream out = c.order > 0
+                           ? mixer_branch(stream, m, {in[7], in[8], in[9], in[10], in[11], in[12]}, c.order)
                            : feed_forward_branch(stream, m, in[7], in[8], in[9], in[10]);
   const std::string function = out.y.grad_fn() ? out.y.grad_fn()->name() : "";
   out.gate = in[6], out.base = 1.0;

@@ -1,8 +1,8 @@
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 #include "pom/codecs/text.h"
-#include "pom/train/clip_student.h"
-#include "pom/train/picture_student.h"
+#include "pom/train/clip_model.h"
+#include "pom/train/image_model.h"
 
 namespace pom::train {
 namespace {
@@ -11,10 +11,10 @@ const std::string prefix = std::string(codecs::text_folder) + ".";
 
 }  // namespace
 
-std::unique_ptr<Student> make_student(const Recipe& recipe, const at::Device& device,
-                                      const std::string& words) {
-  if (recipe.network.video()) return std::make_unique<ClipStudent>(recipe, device, words);
-  return std::make_unique<PictureStudent>(recipe, device);
+std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const at::Device& device,
+                                                   const std::string& words) {
+  if (recipe.network.video()) return std::make_unique<ClipModel>(recipe, device, words);
+  return std::make_unique<ImageModel>(recipe, device);
 }
 
 std::string text_name(std::string_view name) {

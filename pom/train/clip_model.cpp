@@ -1,4 +1,4 @@
-#include "pom/train/clip_student.h"
+#include "pom/train/clip_model.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -15,7 +15,7 @@ codecs::WordPieces pieces_of(const Recipe& recipe, const std::string& words) {
 
 }  // namespace
 
-ClipStudent::ClipStudent(const Recipe& recipe, const at::Device& device, const std::string& words)
+ClipModel::ClipModel(const Recipe& recipe, const at::Device& device, const std::string& words)
     : device_(device),
       words_(recipe.text, pieces_of(recipe, words), static_cast<std::uint64_t>(recipe.run.seed)),
       network_(recipe.network, static_cast<std::uint64_t>(recipe.run.seed)),
@@ -26,14 +26,14 @@ ClipStudent::ClipStudent(const Recipe& recipe, const at::Device& device, const s
   network_->to(device, dtype);
 }
 
-std::vector<NamedParameter> ClipStudent::parameters() {
+std::vector<NamedParameter> ClipModel::parameters() {
   std::vector<NamedParameter> all = named_parameters(*network_);
   for (const NamedParameter& p : named_parameters(*words_.network()))
     all.push_back({text_name(p.name), p.tensor});
   return all;
 }
 
-std::vector<std::string> ClipStudent::forward_order() const {
+std::vector<std::string> ClipModel::forward_order() const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : words_.weights()) names.push_back(text_name(name));
   for (const std::string& name : forward_names(network_->config())) names.push_back(name);
@@ -41,16 +41,16 @@ std::vector<std::string> ClipStudent::forward_order() const {
 }
 
 // Always as many pieces as the encoder takes: what a caption gives does not depend on its neighbours.
-Told ClipStudent::tell_all(const Lesson& lesson) const {
-  const codecs::Words::Pieces read = words_.pieces(lesson.captions, words_.limit());
+Condition ClipModel::tell_all(const Annotations& annotations) const {
+  const codecs::Words::Pieces read = words_.pieces(annotations.captions, words_.limit());
   return {sent_to(device_, read.pieces), sent_to(device_, read.mask),
           at::zeros({read.pieces.size(0)}, at::TensorOptions(at::kLong).device(device_))};
 }
 
-Told ClipStudent::tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const {
+Condition ClipModel::tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const {
   const NoiseKey drop_key{key.seed, noise_for::label_drop, key.draw};
   const NoiseKey begin_key{key.seed, noise_for::train_time, key.draw};  // of which times are not the bits
-  codecs::Words::Pieces read = words_.pieces(lesson.captions, words_.limit());
+  codecs::Words::Pieces read = words_.pieces(annotations.captions, words_.limit());
   const std::int64_t B = read.pieces.size(0);
   at::Tensor begin = at::zeros({B}, at::kLong);
   std::int64_t* block = begin.data_ptr<std::int64_t>();
@@ -61,13 +61,13 @@ Told ClipStudent::tell(const Lesson& lesson, const DrawKey& key, std::int64_t fi
   return {sent_to(device_, read.pieces), sent_to(device_, read.mask), sent_to(device_, begin)};
 }
 
-at::Tensor ClipStudent::forward(const at::Tensor& x, const at::Tensor& times, const Told& told) {
+at::Tensor ClipModel::forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) {
   const at::Tensor text = words_.network()->forward(told[0], told[1]);
   if (observer_) observer_(codecs::text_folder, text);
   return network_->forward(x, times, text, told[1], told[2]);
 }
 
-void ClipStudent::set_observer(Observer observer) {
+void ClipModel::set_observer(Observer observer) {
   observer_ = observer;
   network_->set_observer(std::move(observer));
 }

@@ -3,19 +3,19 @@
 
 #include "pom/codecs/words.h"
 #include "pom/models/vdipom.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 
-class ClipStudent final : public Student {
+class ClipModel final : public TrainingModel {
  public:
-  ClipStudent(const Recipe& recipe, const at::Device& device, const std::string& words);
+  ClipModel(const Recipe& recipe, const at::Device& device, const std::string& words);
 
   std::vector<NamedParameter> parameters() override;
   std::vector<std::string> forward_order() const override;
-  Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const override;
-  Told tell_all(const Lesson& lesson) const override;
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) override;
+  Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
+  Condition tell_all(const Annotations& annotations) const override;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
   std::string words() const override { return words_.vocabulary().lines(); }
   void set_observer(Observer observer) override;
 

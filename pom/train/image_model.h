@@ -2,19 +2,19 @@
 #pragma once
 
 #include "pom/models/dipom.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 
-class PictureStudent final : public Student {
+class ImageModel final : public TrainingModel {
  public:
-  PictureStudent(const Recipe& recipe, const at::Device& device);
+  ImageModel(const Recipe& recipe, const at::Device& device);
 
   std::vector<NamedParameter> parameters() override;
   std::vector<std::string> forward_order() const override;
-  Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const override;
-  Told tell_all(const Lesson& lesson) const override;
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) override;
+  Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
+  Condition tell_all(const Annotations& annotations) const override;
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
  private:

@@ -1,5 +1,6 @@
-// What learns, behind one face: a network that is told the class of a picture, or one that is told what
-// happens in a clip and learns the words for it as it goes. B examples, L pieces of text.
+// The model that a run trains, behind one interface: a network conditioned on the class of an image, or one
+// conditioned on the caption of a clip, with the text encoder that is trained along. B examples, L pieces of
+// text.
 #pragma once
 
 #include <cstdint>
@@ -26,29 +27,29 @@ struct DrawKey {
 };
 inline constexpr std::uint32_t validation_draw = 0xFFFFFFFF;
 
-// What the data says of B examples.
-struct Lesson {
+// Labels and captions of B examples.
+struct Annotations {
   at::Tensor labels;                      // (B) int64
   std::span<const std::string> captions;  // B of them, of clips
 };
 
-// The same as the network takes it, on its device: {labels (B)}, or {pieces (B, L), mask (B, L), the numbers
-// of the clips' first blocks (B)}.
-using Told = std::vector<at::Tensor>;
+// The same as the network takes them, on its device: {labels (B)}, or {pieces (B, L), mask (B, L), the
+// numbers of the clips' first blocks (B)}.
+using Condition = std::vector<at::Tensor>;
 
-class Student {
+class TrainingModel {
  public:
-  virtual ~Student() = default;
+  virtual ~TrainingModel() = default;
 
   virtual std::vector<NamedParameter> parameters() = 0;
   virtual std::vector<std::string> forward_order() const = 0;  // their names
 
   // For examples `first` … of the batch with this key, some of which are told nothing. A function of key and
   // place in the batch alone.
-  virtual Told tell(const Lesson& lesson, const DrawKey& key, std::int64_t first) const = 0;
+  virtual Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const = 0;
   // Everything, to all of them.
-  virtual Told tell_all(const Lesson& lesson) const = 0;
-  virtual at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Told& told) = 0;
+  virtual Condition tell_all(const Annotations& annotations) const = 0;
+  virtual at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) = 0;
 
   // The words that have a piece of their own, one a line; empty where there is no text.
   virtual std::string words() const { return {}; }
@@ -59,8 +60,8 @@ class Student {
 };
 
 // For a complete recipe. `words` are those of a checkpoint or a model; where there are none, the data's.
-std::unique_ptr<Student> make_student(const Recipe& recipe, const at::Device& device,
-                                      const std::string& words = {});
+std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const at::Device& device,
+                                                   const std::string& words = {});
 
 // The parameters of the text encoder have names of their own among those of the network.
 models::Weights network_part(const models::Weights& weights);

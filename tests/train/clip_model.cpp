@@ -6,7 +6,7 @@
 
 #include "pom/base/error.h"
 #include "pom/train/learner.h"
-#include "pom/train/student.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 namespace {
@@ -49,12 +49,12 @@ class Lessons {
 const std::vector<std::string> captions = {
     "a red star drifts to the left over blue", "", "a blue disc", "a green zyx", "a red star", "a star"};
 
-TEST(ClipStudent, WhatIsToldDoesNotDependOnTheSplit) {
-  const std::unique_ptr<Student> student = make_student(tiny({"batch.label_drop=0.5"}), at::kCPU);
+TEST(ClipModel, WhatIsToldDoesNotDependOnTheSplit) {
+  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU);
   const DrawKey key{.seed = 3, .draw = 5};
   const at::Tensor labels = at::zeros({6}, at::kLong);
-  const Told whole = student->tell({labels, captions}, key, 0), all = student->tell_all({labels, captions});
-  const Told part = student->tell({labels.narrow(0, 2, 3), std::span(captions).subspan(2, 3)}, key, 2);
+  const Condition whole = model->tell({labels, captions}, key, 0), all = model->tell_all({labels, captions});
+  const Condition part = model->tell({labels.narrow(0, 2, 3), std::span(captions).subspan(2, 3)}, key, 2);
   for (std::size_t i = 0; i < whole.size(); ++i)
     EXPECT_TRUE(at::equal(part[i], whole[i].narrow(0, 2, 3))) << i;
   const at::Tensor heard = whole[1].any(1), said = all[1].any(1);
@@ -65,17 +65,17 @@ TEST(ClipStudent, WhatIsToldDoesNotDependOnTheSplit) {
   EXPECT_TRUE(at::equal(whole[0], all[0]));
 }
 
-TEST(ClipStudent, ClipsBeginAnywhereUpToTheLatestBlock) {
-  const std::unique_ptr<Student> student = make_student(tiny({"batch.latest_block=3"}), at::kCPU);
+TEST(ClipModel, ClipsBeginAnywhereUpToTheLatestBlock) {
+  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.latest_block=3"}), at::kCPU);
   const std::vector<std::string> many(200, "a star");
-  const Lesson lesson{at::zeros({200}, at::kLong), many};
-  const at::Tensor begin = student->tell(lesson, {.seed = 1, .draw = 0}, 0).at(2);
+  const Annotations annotations{at::zeros({200}, at::kLong), many};
+  const at::Tensor begin = model->tell(annotations, {.seed = 1, .draw = 0}, 0).at(2);
   EXPECT_TRUE(at::equal(std::get<0>(at::_unique2(begin)), at::arange(4, at::kLong)));
-  EXPECT_FALSE(at::equal(begin, student->tell(lesson, {.seed = 1, .draw = 1}, 0).at(2)));
-  EXPECT_TRUE(at::equal(student->tell_all(lesson).at(2), at::zeros({200}, at::kLong)));
+  EXPECT_FALSE(at::equal(begin, model->tell(annotations, {.seed = 1, .draw = 1}, 0).at(2)));
+  EXPECT_TRUE(at::equal(model->tell_all(annotations).at(2), at::zeros({200}, at::kLong)));
 }
 
-TEST(ClipStudent, WordsAreParametersLikeAllOthers) {
+TEST(ClipModel, WordsAreParametersLikeAllOthers) {
   const Recipe recipe = tiny();
   Learner learner(recipe, at::kCPU);
   Lessons lessons(recipe);
@@ -95,7 +95,7 @@ TEST(ClipStudent, WordsAreParametersLikeAllOthers) {
   EXPECT_TRUE(decays("text_encoder.near.0.weight", 2));
 }
 
-TEST(ClipStudent, ItLearns) {
+TEST(ClipModel, ItLearns) {
   for (const char* mask : {"network.window=2", "network.window=0"}) {
     const Recipe recipe = tiny({mask});
     Learner learner(recipe, at::kCPU);
@@ -107,7 +107,7 @@ TEST(ClipStudent, ItLearns) {
   }
 }
 
-TEST(ClipStudent, AMaskOfNoneLearnsToo) {
+TEST(ClipModel, AMaskOfNoneLearnsToo) {
   const Recipe recipe = tiny({"network.temporal_mask=none", "network.window=0"});
   Learner learner(recipe, at::kCPU);
   Lessons lessons(recipe);
@@ -117,7 +117,7 @@ TEST(ClipStudent, AMaskOfNoneLearnsToo) {
   EXPECT_LT(learner.validate(lessons.validation(), 0).loss, 0.85 * before);
 }
 
-TEST(ClipStudent, ASnapshotRestoresEverything) {
+TEST(ClipModel, ASnapshotRestoresEverything) {
   const Recipe recipe = tiny();
   Learner learner(recipe, at::kCPU);
   Lessons lessons(recipe);
@@ -135,7 +135,7 @@ TEST(ClipStudent, ASnapshotRestoresEverything) {
   EXPECT_TRUE(at::equal(learner.optimizer().ema, other.optimizer().ema));
 }
 
-TEST(ClipStudent, PartsOfABatchGiveTheSameStep) {
+TEST(ClipModel, PartsOfABatchGiveTheSameStep) {
   std::vector<at::Tensor> weights;
   for (const char* parts : {"batch.accumulate=1", "batch.accumulate=4"}) {
     const Recipe recipe = tiny({parts, "run.precision=fp64"});
@@ -160,7 +160,7 @@ TEST(ClipLearner, CutsClipsIntoOnesThatFollowEachOther) {
     const at::Tensor clips = at::cat(cut.x0), whole_clips = whole.x0.at(0);
     ASSERT_EQ(clips.sizes(), at::IntArrayRef({16, 3, 4, 8, 8}));
     std::vector<at::Tensor> pieces;
-    for (const Told& told : cut.told) pieces.push_back(told.at(0));
+    for (const Condition& told : cut.told) pieces.push_back(told.at(0));
     const at::Tensor words = at::cat(pieces);
     for (std::int64_t i = 0; i < 16; ++i) {
       EXPECT_TRUE(at::equal(clips[i], whole_clips[i / 2].narrow(1, i % 2 * 4, 4))) << parts << " " << i;
