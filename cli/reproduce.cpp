@@ -165,6 +165,11 @@ void check_item(const Again& again, const Job& job) {
 void check_sheet(const Again& again) {
   const Request& r = again.request;
   check(r.width && r.height, "the settings of the sheet: expected the size of an image, got none");
+  check(!again.clip || r.frames == std::to_string(again.shape.frames),
+        "the settings of the sheet: expected the file's ", again.shape.frames, " frames, got ",
+        shown(r.frames.value_or("none")));
+  check(again.clip || r.frames.value_or("1") == "1", "the settings of the sheet: expected images, got clips of ",
+        shown(r.frames.value_or("1")), " frames");
   const std::int64_t most = again.shape.width * again.shape.height / (*r.width * *r.height);
   const auto check_count = [&](std::int64_t items) {
     check(items <= most, "the settings of the sheet: expected at most ", most, " images of ", *r.width, "x",
@@ -198,6 +203,7 @@ Again read_again(const ReproduceOptions& options, Source source, Engine& engine)
   Again again{.options = options, .source = std::move(source), .engine = engine};
   const Origin& origin = again.source.origin;
   again.request = again.source.request();
+  again.request.save_state.clear();
   again.request.init =
       find_beside(again.request.init, options.init, origin.init_hash, options.file, "--init");
   again.request.continue_from = find_beside(again.request.continue_from, options.continue_from,

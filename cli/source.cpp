@@ -41,6 +41,7 @@ Source read_source(const std::string& file) {
     if (entry.keyword == kKeyword) {
       source.sheet = generate::request_from_json(entry.text, detail::concat(file, ": ", kKeyword));
       generate::fill_shift(*source.sheet);
+      generate::check_no_writing(*source.sheet, detail::concat(file, ": ", kKeyword, ": "));
     }
   return source;
 }

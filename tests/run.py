@@ -82,7 +82,7 @@ class Suite:
         nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
         if nvcc is None:
             print("nvcc is not installed: the CUDA kernels are not compiled", flush=True)
-            return Count(skipped=len(list((ROOT / "pom" / "kernels").glob("*.cu"))))
+            return Count(skipped=len(list((ROOT / "pom" / "kernels").rglob("*.cu"))))
         tree = ROOT / "build" / "kernels"
         if self.run("cmake", "--preset", "kernels", "--log-level=NOTICE", CUDACXX=nvcc) != 0:
             return Count(failed=1)
@@ -113,6 +113,7 @@ class Suite:
         folder = self.fresh_folder("c++")
         status = self.run(
             *("ctest", "--test-dir", self.build, "--output-on-failure", "--timeout", "900"),
+            *("--parallel", self.jobs),
             *("--output-junit", folder / "programs.xml"),
             GTEST_OUTPUT=f"json:{folder}/",
         )
@@ -130,6 +131,7 @@ class Suite:
             LIBPOM_LIBRARY=str(self.build / "libpom.so"),
             LIBPOM_REQUIRE_EXTENSION="1",
             PYTHONPATH="python",
+            OMP_WAIT_POLICY="PASSIVE",  # threads that wait leave the cores to the other workers
         )
         count = count_junit(report)
         if status != 0 and count.failed == 0:  # it ended before it could report

@@ -107,6 +107,12 @@ void check_hash(const std::string& hash, std::string_view where) {
 
 }  // namespace
 
+void check_no_writing(const Request& request, std::string_view where) {
+  check(request.save_state.empty(), where,
+        "save_state: expected nothing, as a file does not say where to write, got \"",
+        shown(request.save_state), "\"");
+}
+
 std::vector<io::TextEntry> metadata_of(const Origin& origin) {
   check_complete(origin.request, "metadata: request.");
   check_hash(origin.model_hash, "metadata: model hash: ");
@@ -147,6 +153,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   for (const char* needed : {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
     check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
   fill_shift(chunk.request);
+  check_no_writing(chunk.request, where + ": request.");
   check_complete(chunk.request, where + ": request.");
   check_hash(chunk.model.sha256, where + ": model.sha256: ");
   return {.request = chunk.request,

@@ -31,6 +31,9 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin);
 // the messages.
 Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source);
 
+// What a file says must not make anybody write another: throws pom::Error where its request asks for that.
+void check_no_writing(const Request& request, std::string_view where);
+
 // A request as JSON in one line, the fields that are given; and from an object of JSON, where every key must
 // be a field. `source` begins the messages.
 std::string request_json(const Request& request);

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* format_key = "format";
 constexpr const char* format = "pom stream 1";
 constexpr const char* seeds_key = "seeds";
-constexpr const char* text_encoder_key = "text encoder";
+constexpr const char *text_encoder_key = "text encoder", *window_key = "window";
 const std::string notes_prefix = "beside.";  // of the caller's texts and tensors
 
 std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
@@ -74,6 +74,7 @@ std::vector<std::pair<std::string, std::string>> fingerprint(const BlockSampler&
       {"latent size", detail::concat(sampling.width, "x", sampling.height)},
       {"clips", std::to_string(sampling.seeds.size())}};
   if (!model.text_encoder.empty()) all.emplace_back(text_encoder_key, model.text_encoder);
+  all.emplace_back(window_key, std::to_string(sampler.network().config().window));
   return all;
 }
 
@@ -105,7 +106,7 @@ StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampl
   check(kind != nullptr && *kind == format, where, ": expected the state of a stream, got another file");
   for (const auto& [key, ours] : fingerprint(sampler, model)) {
     const std::string* theirs = said(key);
-    if (theirs == nullptr && key == text_encoder_key) continue;
+    if (theirs == nullptr && (key == text_encoder_key || key == window_key)) continue;  // not yet said then
     check(theirs != nullptr && *theirs == ours, where, ": ", key, ": the state was made with ",
           theirs ? detail::concat('"', shown(*theirs), '"') : "nothing", ", and cannot go on with \"", ours,
           "\"");
