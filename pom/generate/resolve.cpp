@@ -9,6 +9,7 @@
 #include "pom/base/shown.h"
 #include "pom/generate/classes.h"
 #include "pom/io/image.h"
+#include "pom/io/json_header.h"
 
 namespace pom::generate {
 namespace {
@@ -56,6 +57,15 @@ void check_needs(Request request, const ModelConfig& config) {
   }
 }
 
+// Texts go into files and through text encoders.
+void check_text(const Field& field, const std::string& text) {
+  constexpr std::size_t most = std::size_t{1} << 16;
+  check(text.size() <= most, "sample: ", field.name, ": expected at most ", most, " bytes, got ", text.size());
+  const std::size_t bad = io::detail::find_invalid_utf8(text);
+  check(bad == std::string::npos || bad >= text.size(), "sample: ", field.name,
+        ": expected UTF-8, got a byte that is none at position ", bad);
+}
+
 // Ranges and choices, for requests that no reader of fields has seen: those made in C++.
 void check_fields(Request request) {
   constexpr std::string_view where = "sample: ";
@@ -69,6 +79,10 @@ void check_fields(Request request) {
       check_value(field, ***number, where);
     if (const auto* text = std::get_if<std::optional<std::string>*>(&bound.value); text && **text)
       check_value(field, std::string_view(***text), where);
+    if (const auto* texts = std::get_if<std::vector<std::string>*>(&bound.value))
+      for (const std::string& each : **texts) check_text(field, each);
+    if (const auto* text = std::get_if<std::optional<std::string>*>(&bound.value); text && **text)
+      check_text(field, ***text);
     if (const auto* list = std::get_if<std::vector<std::int64_t>*>(&bound.value))
       for (const std::int64_t each : **list) check_value(field, static_cast<double>(each), where);
   }

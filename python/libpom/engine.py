@@ -317,7 +317,10 @@ class Engine:
         pixels = _pixels(op, given.get("init"))
         if pixels is not None:
             del given["init"]
-            if self.config["network"]["kind"] != "vdipom":
+            network = self.config["network"]
+            if pixels.shape[1] == 1:  # grey, in all colours
+                pixels = pixels.expand(-1, network["channels"], -1, -1, -1).contiguous()
+            if network["kind"] != "vdipom":
                 pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
         text = _json(op, given)  # type: ignore[arg-type]
         try:

@@ -34,7 +34,7 @@ def draw(model, tmp_path):  # noqa: F811
 def random_image(path, width, height, mode="RGB", seed=0):
     shape = (height, width) if mode == "L" else (height, width, len(mode))
     array = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    Image.fromarray(array, mode=mode).save(path)
+    Image.fromarray(array).save(path)
     return array
 
 

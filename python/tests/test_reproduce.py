@@ -186,12 +186,12 @@ class TestStopped:
         assert result.stdout == AGREE.format(len(frames_of(tmp_path / "a"))), result.stderr
 
     def test_ctrl_c_while_it_is_made_again(self, sample, clips, tmp_path):  # noqa: F811
-        made(sample("--prompt", "a star", "--frames", 2, "--steps", 6000, "-o", "a.gif"))
+        made(sample("--prompt", "a star", "--frames", 2, "--steps", 4000, "-o", "a.gif"))
         words = [program(), "reproduce", "a.gif", "--model", clips["causal"], "-o", "b.gif"]
         run = subprocess.Popen(
             list(map(str, words)), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
         )
-        assert run.stderr.readline().startswith("1 clip, 6000 steps, 6000 evaluations: about ")
+        assert run.stderr.readline().startswith("1 clip, 4000 steps, 4000 evaluations: about ")
         assert "sampling" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
         assert "stopped" in run.communicate(timeout=60)[1] and run.returncode == 130
@@ -395,11 +395,13 @@ class TestHostile:
         is_failure(again("a.y4m", **self.LIMIT), "the settings of the sheet: expected")
 
     def test_a_mosaic_without_end(self, sample, again, tmp_path):  # noqa: F811
-        made(sample("--prompt", "a star", "--count", 1, "--frames", 10000, "--steps", 1, "--size", 4,
-                    "--grid", "-o", "a.y4m"))  # fmt: skip
+        made(sample("--prompt", "a star", "--count", 2, "--frames", 4, "--steps", 1, "--grid", "-o", "a.y4m"))
         data = (tmp_path / "a.y4m").read_bytes()
         at = data.index(b"pom sheet")
-        (tmp_path / "a.y4m").write_bytes(data[:at] + data[at:].replace(b'"frames":10000', b'"frames":"inf"'))
+        before = b'"frames":4,"fps":12.0,'
+        assert before in data[at:], data[at:]
+        endless = b'"frames":"inf",'.ljust(len(before))
+        (tmp_path / "a.y4m").write_bytes(data[:at] + data[at:].replace(before, endless))
         is_failure(again("a.y4m", **self.LIMIT), "the settings of the sheet: expected")
 
     def test_an_image_that_says_it_is_a_clip(self, sample, again, tmp_path):  # noqa: F811
