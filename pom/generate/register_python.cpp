@@ -55,6 +55,11 @@ std::string job_json(const Job& job) {
 // What Python is told: what it is, and its tensor. An empty kind says that nothing has come in time.
 using Event = std::tuple<std::string, std::int64_t, std::int64_t, at::Tensor>;  // kind, item or step, first
 
+// Torch cannot give Python an undefined tensor in a tuple.
+at::Tensor nothing() {
+  return at::empty({0}, at::TensorOptions(at::kByte));
+}
+
 struct Shared {
   Engine engine;
   std::mutex one_at_a_time;             // Python's threads are free to meet: torch lets its lock go in a call
@@ -99,11 +104,10 @@ class PythonRun : public torch::CustomClassHolder {
       wanted_ = true;
       changed_.notify_all();
     }
-    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready))
-      return {"", 0, 0, at::Tensor()};
+    if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds), ready)) return {"", 0, 0, nothing()};
     if (events_.empty()) {
       if (failure_) std::rethrow_exception(failure_);
-      return {"end", 0, 0, at::Tensor()};
+      return {"end", 0, 0, nothing()};
     }
     Event event = std::move(events_.front());
     events_.pop_front();
@@ -136,16 +140,14 @@ class PythonRun : public torch::CustomClassHolder {
     std::exception_ptr failure;
     try {
       const std::lock_guard alone(shared_->one_at_a_time);
-      if (job_.stream) shared_->streaming = true;
       try {
         shared_->engine.run(job_, limits_, observer_, inputs_);
       } catch (const Stopped&) {
       }
-      shared_->streaming = false;
     } catch (...) {  // nothing may leave a thread
-      shared_->streaming = false;
       failure = std::current_exception();
     }
+    if (job_.stream) shared_->streaming = false;
     const std::lock_guard lock(mutex_);
     failure_ = failure;
     ended_ = true;
@@ -165,6 +167,12 @@ class PythonRun : public torch::CustomClassHolder {
   std::atomic<bool> stop_ = false;
   std::thread worker_;
 };
+
+void check_free(bool streaming) {
+  check(!streaming,
+        "sample: expected an engine that is free, got one with a stream that is open: close it, or open the "
+        "model a second time");
+}
 
 class PythonEngine : public torch::CustomClassHolder {
  public:
@@ -189,11 +197,10 @@ class PythonEngine : public torch::CustomClassHolder {
   c10::intrusive_ptr<PythonRun> start(const std::string& request, std::int64_t batch,
                                       std::int64_t preview_every, bool latents,
                                       std::optional<at::Tensor> noise, std::optional<at::Tensor> init) {
-    check(!shared_->streaming,
-          "sample: expected an engine that is free, got one with a stream that is open: close it, "
-          "or open the model a second time");
+    check_free(shared_->streaming);
     Inputs inputs{noise.value_or(at::Tensor()), init.value_or(at::Tensor())};
     Job job = shared_->engine.resolve(request_from_json(request, "sample"), inputs);
+    if (job.stream) check_free(shared_->streaming.exchange(true));  // before its thread has its turn
     return c10::make_intrusive<PythonRun>(shared_, std::move(job), batch, preview_every, latents, inputs);
   }
 
