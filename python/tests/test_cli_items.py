@@ -121,6 +121,9 @@ class TestManyClips:
             (["--count", 2, "-o", "a.mp4"], ["a_%03d.mp4", "clips/", "--grid"]),
             (["--count", 2, "-o", "a.avi"], ["a.avi", ".mp4, .webm, .gif or .y4m"]),
             (["--count", 1_000_000, "--prompt", "b"], ["count: expected at most 1000000"]),
+            (["--prompt", "a \udcff star"], ["prompt", "UTF-8"]),
+            (["--prompt-at", "2:a \udcff star"], ["prompt_at", "UTF-8"]),
+            (["--negative-prompt", "\udcc3"], ["negative_prompt", "UTF-8"]),
         ],
         ids=str,
     )

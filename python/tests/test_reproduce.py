@@ -349,6 +349,7 @@ class TestHostile:
             ({"init": "..", "strength": 0.5}, ['it began with ".."']),
             ({"continue": "000001.png"}, ["which is not in"]),
             ({"class": "star"}, ["class, prompt: expected one of them, got both"]),
+            ({"save_state": "mine"}, ["save_state: expected nothing, as a file does not say where to write"]),
             ({"steps": 0}, ["steps: expected 1 to 10000, got 0"]),
             ({"frames": "many"}, ["expected the file's 4 frames, got many"]),
         ],
@@ -356,7 +357,9 @@ class TestHostile:
     )
     def test_settings_of_a_clip(self, frames, again, change, words):
         change_settings(frames, lambda settings: settings["request"].update(change))
+        before = names_in(frames.parents[1])
         is_failure(again("a", **self.LIMIT), *words)
+        assert names_in(frames.parents[1]) == before
 
     def test_a_stream_is_as_long_as_its_file(self, sample, again, tmp_path):  # noqa: F811
         made(sample("--prompt", "a star", "--stream", "--frames", 4, "-o", "a/"))
