@@ -148,8 +148,6 @@ Job Engine::resolve(const Request& request, const Inputs& inputs) const {
     init = init_shape(request.init);
   Job job = generate::resolve(request, impl_->config, impl_->shape(), init);
   if (dtype_of(job.first()) == at::kFloat8_e4m3fn) {
-    check(!impl_->config.network.video(),
-          "sample: dtype: expected fp32, bf16, fp16 or fp64 of a model that makes clips, got fp8");
     const std::string reason = ops::fp8_refusal(impl_->device);
     check(reason.empty(), "sample: dtype: ", reason);
   }

@@ -60,7 +60,8 @@ void check_needs(Request request, const ModelConfig& config) {
 // Texts go into files and through text encoders.
 void check_text(const Field& field, const std::string& text) {
   constexpr std::size_t most = std::size_t{1} << 16;
-  check(text.size() <= most, "sample: ", field.name, ": expected at most ", most, " bytes, got ", text.size());
+  check(text.size() <= most, "sample: ", field.name, ": expected at most ", most, " bytes, got ",
+        text.size());
   const std::size_t bad = io::detail::find_invalid_utf8(text);
   check(bad == std::string::npos || bad >= text.size(), "sample: ", field.name,
         ": expected UTF-8, got a byte that is none at position ", bad);
@@ -232,6 +233,8 @@ Job resolve(const Request& request, const ModelConfig& config, const ModelShape&
   check_sides(*r.width, *r.height, config.network.patch * shape.factor);
   fill_guidance(r, config.sample);
   fill_sampler(r, config.sample, init.has_value());
+  check(!config.network.video() || r.dtype != "fp8",
+        "sample: dtype: expected fp32, bf16, fp16 or fp64 of a model that makes clips, got fp8");
   const bool at_begin = std::ranges::any_of(r.prompt_at, [&](const std::string& text) {
     return whole_number(text.substr(0, text.find(':'))).value_or(shape.block_frames) < shape.block_frames;
   });

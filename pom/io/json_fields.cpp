@@ -131,7 +131,9 @@ void take(const Json& value, std::vector<Element>& into, const Site& site) {
     into = std::move(one);
     return;
   }
-  if (!value.is_array()) site.refuse(texts ? "a list of texts" : "a list of integers", value);
+  const std::string_view several = texts ? "a list of texts" : "a list of integers";
+  const std::string_view one_too = texts ? "a text or a list of texts" : "an integer or a list of integers";
+  if (!value.is_array()) site.refuse(site.field.one_or_more ? one_too : several, value);
   std::vector<Element> elements(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
     const std::string name = pom::detail::concat(site.field.name, "[", i, "]");

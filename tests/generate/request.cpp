@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "pom/base/error.h"
+#include "pom/io/json_fields.h"
 
 namespace pom::generate {
 namespace {
@@ -36,11 +37,48 @@ TEST(Request, Omega) {
 TEST(Request, EveryFieldHasHelpGroupAndValue) {
   Request request;
   for (const BoundField& bound : bind_fields(request)) {
-    EXPECT_FALSE(bound.field.help.empty() || bound.field.group.empty() || bound.field.value.empty())
-        << bound.field.name;
+    const bool takes_value = !std::holds_alternative<bool*>(bound.value);
+    EXPECT_FALSE(bound.field.help.empty() || bound.field.group.empty()) << bound.field.name;
+    EXPECT_EQ(bound.field.value.empty(), !takes_value) << bound.field.name;
     EXPECT_NE(bound.field.help.back(), '.') << bound.field.name;
   }
   EXPECT_EQ(field_names(request).front(), "class");
+}
+
+// A field is one line: with it, reading, writing and mistakes are there.
+struct WithOneMore : Request {
+  std::optional<double> warmth = {};
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    Request::fields(visit);
+    visit(Field{.name = "warmth", .help = "of the colours", .value = "X", .group = "What to make", .most = 2},
+          warmth);
+  }
+};
+
+TEST(Request, AFieldIsOneLine) {
+  WithOneMore request;
+  io::read_json(R"({"class": "star", "warmth": 1.5, "seed": [3, 4]})", request, "test");
+  EXPECT_EQ(request.warmth, 1.5);
+  EXPECT_EQ(io::write_json(request), R"({"class":"star","seed":[3,4],"count":1,"warmth":1.5})");
+  try {
+    io::read_json(R"({"warmth": 3})", request, "test");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "test: warmth: expected at most 2, got 3");
+  }
+}
+
+// One value or several, numbers or texts: as a person would write them.
+TEST(Request, ListsOfOneAndNumbersAsTexts) {
+  Request request;
+  io::read_json(R"({"prompt": "a star", "seed": 7, "frames": 48, "omega": 1.5})", request, "test");
+  EXPECT_EQ(request.prompt, std::vector<std::string>{"a star"});
+  EXPECT_EQ(request.frames, "48");
+  EXPECT_EQ(io::write_json(request), R"({"prompt":"a star","seed":7,"count":1,"omega":1.5,"frames":48})");
+  request.frames = "inf", request.prompt = {"a", "b"};
+  EXPECT_EQ(io::write_json(request), R"({"prompt":["a","b"],"seed":7,"count":1,"omega":1.5,"frames":"inf"})");
 }
 
 TEST(Request, SamplersAreThoseOfDiffusion) {
