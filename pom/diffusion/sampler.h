@@ -37,6 +37,11 @@ inline constexpr double max_shift = 1000;  // and its inverse the least
 // the time at which noise that is `shift` times as strong hides as much.
 double shifted(double t, double shift);
 
+// The shift for pictures of width x height where that of side s0 is 1, √(side / s0) with the side √(width
+// height): noise of one strength hides less of a larger picture, whose neighbouring pixels say the same. All
+// three in pixels, or all in latent ones.
+double auto_shift(double width, double height, double s0);
+
 struct SamplerOptions {
   int steps = 50;
   double eta = 0;  // 0 to 1; ddim alone takes another than 0

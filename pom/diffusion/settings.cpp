@@ -72,6 +72,12 @@ double shifted(double t, double shift) {
   return shift == 1 ? t : t / (t + (1 - t) / shift);  // no rounding moves 0 and 1, or leads beyond
 }
 
+double auto_shift(double width, double height, double s0) {
+  check(width > 0 && height > 0, "auto_shift: size: expected more than 0, got ", width, "x", height);
+  check(s0 > 0, "auto_shift: s0: expected more than 0, got ", s0);
+  return std::sqrt(std::sqrt(width * height) / s0);
+}
+
 std::vector<double> time_grid(const SamplerOptions& options) {
   std::vector<double> times;
   for (int i = 0; i < options.steps; ++i)

@@ -81,16 +81,19 @@ class ClipDenoiser final : public Denoiser {
 
  public:
   ClipDenoiser(const NetworkConfig& c, Weights weights, at::ScalarType dtype)
-      : config_(c), dtype_(dtype), time_code_(nn::TimeCode::named(c.time_code, c.time_period)) {
+      : config_(c),
+        dtype_(dtype),
+        time_code_(nn::TimeCode::named(c.time_code, c.time_period)),
+        position_form_(nn::position_form(c.position)) {
     check_config(c, "Denoiser: ");
     check(c.video(), "Denoiser: kind: expected vdipom, got ", c.kind);
     check_weights(weights, c, "Denoiser: weights");
     check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
           "Denoiser: dtype: expected fp32, bf16, fp16 or fp64 for clips, got ", dtype);
     WeightReader reader(weights, dtype);
-    no_text_ = reader.take("no_text", arithmetic_of(dtype));
-    stream_ = no_text_.options();
+    if (c.learns_no_text()) no_text_ = reader.take("no_text", arithmetic_of(dtype));
     text_proj_ = reader.dense("text_proj");
+    stream_ = text_proj_.weight.options().dtype(arithmetic_of(dtype));
     in_conv_ = reader.dense("in_conv");
     in_conv_.weight = in_conv_.weight.flatten(1);
     for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_clip_layer(reader, c, i));
@@ -106,9 +109,14 @@ class ClipDenoiser final : public Denoiser {
   void plan(const SamplingPlan& plan) override {
     const at::NoGradGuard no_gradients;
     check_plan(plan, config_, "Denoiser");
+    check(!config_.needs_length() || plan.blocks >= 1,
+          "Denoiser: blocks: expected how many the clip will have, since its time code is relative, got ",
+          plan.blocks);
+    clip_blocks_ = plan.blocks;
     batch_ = plan.batch, evaluations_ = plan.evaluations;
     rows_ = plan.height / config_.patch, columns_ = plan.width / config_.patch;
-    places_ = nn::clip_place_code(rows_, columns_, config_.dim, arithmetic_of(dtype_)).to(stream_.device());
+    places_ = nn::clip_place_code(rows_, columns_, config_.dim, arithmetic_of(dtype_), position_form_)
+                  .to(stream_.device());
     positions_ = at::Tensor();
     table_->plan(evaluations_, {});
     block_ = 0;
@@ -152,6 +160,8 @@ class ClipDenoiser final : public Denoiser {
           "Denoiser: x: expected what was planned, (", batch_, ", ", config_.channels, ", a multiple of ", pt,
           ", ", rows_ * p, ", ", columns_ * p, "), got ", x.sizes());
     const std::int64_t n = x.size(2) / pt, R = rows_of(i);
+    check(!config_.needs_length() || block_ + n <= clip_blocks_, "Denoiser: x: expected no more than the ",
+          clip_blocks_, " blocks that were planned, got ", block_ + n);
     check(told_.text.dim() == 3 || told_.text.size(1) == n, "Denoiser: text: expected one for each of ", n,
           " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
     const at::Tensor m = table_->rows(i).expand({R * n, table_->width()}).contiguous();
@@ -266,7 +276,7 @@ class ClipDenoiser final : public Denoiser {
   LayerPast no_past(std::int64_t rows, std::int64_t window) const {
     LayerPast nothing{.sums = {}, .cache = nn::KeyValueCache(window)};
     if (!config_.attention())
-      nothing.sums = ops::MixerState::start(rows, config_.features(), no_text_, window);
+      nothing.sums = ops::MixerState::start(rows, config_.features(), at::empty({0}, stream_), window);
     return nothing;
   }
 
@@ -303,14 +313,19 @@ class ClipDenoiser final : public Denoiser {
     const at::Tensor m = table_->rows(i);
     const nn::TextContext told = mapped(told_.text, told_.mask);
     const nn::TextContext away =
-        told_.away_text.defined()
-            ? mapped(told_.away_text, told_.away_mask)
-            : nn::TextContext{no_text_.view({1, 1, config_.dim}), at::ones({1, 1}, told_.mask.options())};
+        told_.away_text.defined() ? mapped(told_.away_text, told_.away_mask) : nothing_told();
     for (std::int64_t l = 0; l < config_.depth; ++l) {
       const LayerText with = read(l, told, m);
       now.push_back(rows_of(i) == batch_ ? with : joined(with, read(l, away, m)));
     }
     return now;
+  }
+
+  // No text, as a row for all: the learned token, or one that does not count.
+  nn::TextContext nothing_told() const {
+    const at::TensorOptions keys = told_.mask.options();
+    if (no_text_.defined()) return {no_text_.view({1, 1, config_.dim}), at::ones({1, 1}, keys)};
+    return {at::zeros({1, 1, config_.dim}, stream_), at::zeros({1, 1}, keys)};
   }
 
   // Texts of items or of their blocks, a row each, behind the linear map.
@@ -361,8 +376,9 @@ class ClipDenoiser final : public Denoiser {
   const at::Tensor& positions(std::int64_t n) {
     if (!positions_.defined() || placed_block_ != block_ || positions_.size(0) != n * places_.size(0)) {
       const at::Tensor numbers = at::arange(block_, block_ + n, at::kLong);
-      const at::Tensor times =
-          nn::clip_time_code(numbers, config_.dim, time_code_, arithmetic_of(dtype_)).to(stream_.device());
+      const at::Tensor times = nn::clip_time_code(numbers, config_.dim, time_code_.of_clip(clip_blocks_),
+                                                  arithmetic_of(dtype_), position_form_)
+                                   .to(stream_.device());
       positions_ = (places_.unsqueeze(0) + times.unsqueeze(1)).flatten(0, 1);
       placed_block_ = block_;
     }
@@ -507,13 +523,15 @@ class ClipDenoiser final : public Denoiser {
   NetworkConfig config_;
   at::ScalarType dtype_;
   nn::TimeCode time_code_;
+  nn::PositionForm position_form_;
   at::TensorOptions stream_;
-  at::Tensor no_text_;
+  at::Tensor no_text_;  // (d); undefined where a mask of zeros stands for no text
   ops::Dense text_proj_, in_conv_, out_proj_;
   std::vector<ClipLayer> layers_;
   std::optional<ModulationTable> table_;
 
   std::int64_t batch_ = 0, rows_ = 0, columns_ = 0, block_ = 0;
+  std::int64_t clip_blocks_ = 0;  // all that will come, where the time code is relative
   std::vector<Evaluation> evaluations_;
   at::Tensor places_;     // (K, d)
   at::Tensor positions_;  // the same with the times of the blocks from placed_block_ on

@@ -81,6 +81,12 @@ namespace {
 void check_video(const NetworkConfig& config, std::string_view where) {
   check(config.dim >= 8, where, "dim: expected at least 8 (the position code has three axes), got ",
         config.dim);
+  check(config.position != "narrow" || config.dim % 8 == 0, where,
+        "dim: expected a multiple of 8 with the position code narrow (half of the channels are the time), ",
+        "got ", config.dim);
+  check(config.no_text != "mask" || !config.attention(), where,
+        "no_text: expected token with attention, which has no answer where nothing can be seen, got ",
+        config.no_text);
   check(config.window == 0 || config.block_causal(), where,
         "window: expected 0 without a block-causal mask, ", "got ", config.window);
   check(config.own_every == 0 || (config.own_every >= 2 && config.block_causal()), where,

@@ -24,6 +24,7 @@ struct NetworkConfig {
   std::int64_t order = 2, order_expand = 2;  // of the Polynomial Mixer
   std::int64_t heads = 6;                    // of attention
   std::int64_t ffw_expand = 3;               // the feed-forward has ffw_expand * dim hidden features
+  std::string position = "odd";              // code of a token's place, or "narrow": see nn/embeddings.h
 
   // Of clips. A block is one patch of latent frames: patch_time of them, at all places.
   std::int64_t patch_time = 2;
@@ -33,6 +34,7 @@ struct NetworkConfig {
   std::int64_t own_every = 0;                  // every so many layers one sees its own block alone; 0: none
   std::string time_code = "periodic";          // of a block's number: see nn/video_position.h
   std::int64_t time_period = 32;               // of that code, in blocks
+  std::string no_text = "token";               // learned; or "mask": no token of text counts
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -52,12 +54,19 @@ struct NetworkConfig {
     visit(Field{.name = "heads", .help = "heads of attention", .least = 1, .most = 1024}, heads);
     visit(Field{.name = "ffw_expand", .help = "hidden features, in widths", .least = 1, .most = 64},
           ffw_expand);
+    visit(Field{.name = "position",
+                .help = "code of a token's place",
+                .choices = {"odd", "narrow"},
+                .saved = position != "odd"},  // folders from before there was another one stay as they are
+          position);
     video_fields(visit);
   }
 
   bool video() const { return kind == "vdipom"; }
   bool block_causal() const { return temporal_mask == "block-causal"; }
   bool attention() const { return mixer == "attention"; }
+  bool learns_no_text() const { return video() && no_text == "token"; }
+  bool needs_length() const { return video() && time_code == "relative"; }  // of a clip, before it begins
   bool sees_own_alone(std::int64_t layer) const { return own_every > 0 && (layer + 1) % own_every == 0; }
   std::int64_t window_of(std::int64_t layer) const { return sees_own_alone(layer) ? 1 : window; }
   std::int64_t features() const { return order * order_expand * dim; }  // of the mixer
@@ -103,7 +112,7 @@ struct NetworkConfig {
           own_every);
     visit(Field{.name = "time_code",
                 .help = "code of a block's number",
-                .choices = {"periodic", "geometric", "none"},
+                .choices = {"periodic", "geometric", "relative", "none"},
                 .saved = saved},
           time_code);
     visit(Field{.name = "time_period",
@@ -112,10 +121,15 @@ struct NetworkConfig {
                 .most = 1e6,
                 .saved = saved},
           time_period);
+    visit(Field{.name = "no_text",
+                .help = "what stands for no text: a learned token, or a mask of zeros",
+                .choices = {"token", "mask"},
+                .saved = saved && no_text != "token"},
+          no_text);
   }
 };
 
-// What the fields cannot say one by one: dim divisible by 4 (and by heads), a variant that is what its name
+// What the fields cannot say one by one: dim divisible by 4 (by 8, by heads), a variant that is what its name
 // says. Throws pom::Error that begins with `where`.
 void check_config(const NetworkConfig& config, std::string_view where = "network: ");
 

@@ -28,6 +28,8 @@ struct Evaluation {
 struct SamplingPlan {
   std::int64_t batch = 1, height = 0, width = 0;
   std::vector<Evaluation> evaluations;
+  // Of clips whose time code is relative: all the blocks that will come, at once or one after another.
+  std::int64_t blocks = 0;
 };
 
 // What the items of a batch are to show; and what guidance leads away from, nothing in particular unless

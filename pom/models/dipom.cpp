@@ -70,7 +70,9 @@ at::Tensor DiPoMImpl::positions(std::int64_t rows, std::int64_t columns) {
   const bool same = positions_.defined() && rows == rows_ && columns == columns_ &&
                     positions_.scalar_type() == like.scalar_type() && positions_.device() == like.device();
   if (!same) {
-    positions_ = nn::position_code(rows, columns, config_.dim, like.scalar_type()).to(like.device());
+    positions_ =
+        nn::position_code(rows, columns, config_.dim, like.scalar_type(), nn::position_form(config_.position))
+            .to(like.device());
     rows_ = rows, columns_ = columns;
   }
   return positions_;

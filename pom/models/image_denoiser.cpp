@@ -81,8 +81,9 @@ class ImageDenoiser final : public Denoiser {
     }
     if (resized) {
       rows_ = rows, columns_ = columns;
-      positions_ =
-          nn::position_code(rows, columns, config_.dim, stream_.dtype().toScalarType()).to(stream_.device());
+      positions_ = nn::position_code(rows, columns, config_.dim, arithmetic_of(dtype_),
+                                     nn::position_form(config_.position))
+                       .to(stream_.device());
     }
     batch_ = plan.batch, evaluations_ = plan.evaluations, block_ = 0, told_ = false;
     make_buffers();

@@ -16,12 +16,14 @@
 namespace pom::models {
 
 VDiPoMImpl::VDiPoMImpl(const NetworkConfig& config, std::uint64_t seed)
-    : config_(config), time_code_(nn::TimeCode::named(config.time_code, config.time_period)) {
+    : config_(config),
+      time_code_(nn::TimeCode::named(config.time_code, config.time_period)),
+      position_form_(nn::position_form(config.position)) {
   check_config(config, "V-DiPoM: ");
   check(config.video(), "V-DiPoM: kind: expected vdipom, got ", config.kind);
   const std::int64_t d = config.dim;
   text_proj = register_module("text_proj", torch::nn::Linear(config.text_width, d));
-  no_text = register_parameter("no_text", at::empty({d}));
+  if (config.learns_no_text()) no_text = register_parameter("no_text", at::empty({d}));
   time_emb = register_module("time_emb", torch::nn::Sequential(torch::nn::Linear(d, 4 * d), torch::nn::SiLU(),
                                                                torch::nn::Linear(4 * d, d)));
   const torch::ExpandingArray<3> patch({config.patch_time, config.patch, config.patch});
@@ -62,12 +64,19 @@ at::Tensor VDiPoMImpl::embed(const at::Tensor& x, const at::Tensor& first_block)
   const std::int64_t B = x.size(0), blocks = x.size(2) / config_.patch_time;
   const at::Tensor tokens =
       at::linear(clip_patchify(x, config_), in_conv->weight.flatten(1), in_conv->bias);  // (B, N, d)
-  const at::TensorOptions numbers = x.options().dtype(at::kLong);
-  const at::Tensor first = first_block.defined() ? first_block : at::zeros({B}, numbers);
-  const at::Tensor time = nn::clip_time_code(first.unsqueeze(1) + at::arange(blocks, numbers), config_.dim,
-                                             time_code_, in_conv->weight.scalar_type());  // (B, blocks, d)
   const at::Tensor place = places(x.size(3) / config_.patch, x.size(4) / config_.patch);
-  return (tokens.view({B, blocks, place.size(0), config_.dim}) + place + time.unsqueeze(2)).flatten(1, 2);
+  const at::Tensor time = times(x, first_block).unsqueeze(2);
+  return (tokens.view({B, blocks, place.size(0), config_.dim}) + place + time).flatten(1, 2);
+}
+
+// (B, blocks, d), of the weights' dtype as places are.
+at::Tensor VDiPoMImpl::times(const at::Tensor& x, const at::Tensor& first_block) const {
+  const std::int64_t blocks = x.size(2) / config_.patch_time;
+  const at::TensorOptions numbers = x.options().dtype(at::kLong);
+  const bool counted = first_block.defined() && !time_code_.relative();
+  const at::Tensor first = counted ? first_block : at::zeros({x.size(0)}, numbers);
+  return nn::clip_time_code(first.unsqueeze(1) + at::arange(blocks, numbers), config_.dim,
+                            time_code_.of_clip(blocks), in_conv->weight.scalar_type(), position_form_);
 }
 
 // Of the weights' dtype: the stream stays in it where autocast computes the products in another.
@@ -76,7 +85,8 @@ at::Tensor VDiPoMImpl::places(std::int64_t rows, std::int64_t columns) {
   const bool same = places_.defined() && rows == rows_ && columns == columns_ &&
                     places_.scalar_type() == like.scalar_type() && places_.device() == like.device();
   if (!same) {
-    places_ = nn::clip_place_code(rows, columns, config_.dim, like.scalar_type()).to(like.device());
+    places_ =
+        nn::clip_place_code(rows, columns, config_.dim, like.scalar_type(), position_form_).to(like.device());
     rows_ = rows, columns_ = columns;
   }
   return places_;
@@ -156,6 +166,7 @@ void check_clips(std::string_view where, const at::Tensor& x, const NetworkConfi
 }
 
 nn::TextContext with_no_text(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& no_text) {
+  if (!no_text.defined()) return {tokens, mask};
   const at::Tensor silent = mask.any(1, /*keepdim=*/true).logical_not();  // (R, 1)
   const at::Tensor first =
       at::where(silent.unsqueeze(2), no_text.to(tokens.scalar_type()), tokens.narrow(1, 0, 1));

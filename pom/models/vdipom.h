@@ -23,7 +23,8 @@ class VDiPoMImpl : public torch::nn::Module {
   // x (B, C, T, H, W) and t (B) in [0, 1] -> (B, C, T, H, W).
   // text (B, L, text_width) and mask (B, L) bool, 1 where a token counts; or one text for each block, (B,
   // blocks, L, text_width) and (B, blocks, L). A text of which nothing counts is no text.
-  // first_block (B) int64: the number of each clip's first block in its sequence; 0 where undefined.
+  // first_block (B) int64: the number of each clip's first block in its sequence; 0 where undefined. A
+  // relative time code is that of a whole clip, whatever it says.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& text, const at::Tensor& mask,
                      const at::Tensor& first_block = {});
 
@@ -41,7 +42,7 @@ class VDiPoMImpl : public torch::nn::Module {
   void set_weights(const Weights& weights);
 
   torch::nn::Linear text_proj{nullptr};
-  at::Tensor no_text;  // (d)
+  at::Tensor no_text;  // (d); undefined where a mask of zeros stands for no text
   torch::nn::Sequential time_emb{nullptr};
   torch::nn::Conv3d in_conv{nullptr};
   torch::nn::ModuleList layers{nullptr};
@@ -50,6 +51,7 @@ class VDiPoMImpl : public torch::nn::Module {
 
  private:
   at::Tensor embed(const at::Tensor& x, const at::Tensor& first_block);
+  at::Tensor times(const at::Tensor& x, const at::Tensor& first_block) const;
   at::Tensor places(std::int64_t rows, std::int64_t columns);
   nn::TextContext read(const at::Tensor& text, const at::Tensor& mask);
   ops::Mask temporal_mask(const at::Tensor& x, std::int64_t window) const;
@@ -59,6 +61,7 @@ class VDiPoMImpl : public torch::nn::Module {
 
   NetworkConfig config_;
   nn::TimeCode time_code_;
+  nn::PositionForm position_form_;
   bool materialised_ = false;
   Observer observer_;
   at::Tensor places_;  // of the last size
@@ -76,7 +79,8 @@ at::Tensor clip_unpatchify(const at::Tensor& tokens, at::IntArrayRef like, const
 // divides.
 void check_clips(std::string_view where, const at::Tensor& x, const NetworkConfig& config);
 
-// Text behind its linear map, (R, L, d), where a row of which nothing counts becomes one token `no_text`.
+// Text behind its linear map, (R, L, d), where a row of which nothing counts becomes one token `no_text`, or
+// stays as it is where that is undefined: there the mixer's context is 0.
 nn::TextContext with_no_text(const at::Tensor& tokens, const at::Tensor& mask, const at::Tensor& no_text);
 
 }  // namespace pom::models

@@ -145,12 +145,14 @@ void account(const std::vector<Found>& found, const NetworkConfig& config, std::
   }
   for (const auto& [name, shape] : expected)
     if (!present.contains(name)) missing.push_back(name);
+  const bool no_token = missing == std::vector<std::string>{"no_text"};
   if (!missing.empty())
     fail(where, ": tensor \"", missing[0], "\" of shape ", shape_text(expected[missing[0]]), " is missing",
          missing.size() > 1 ? detail::concat(", and ", missing.size() - 1, " more") : "",
          extra.empty() ? ""
                        : detail::concat("; the file has ", extra.size(), " that the network does not, \"",
                                         shown(extra[0]), "\" first"),
+         no_token ? "; where a mask of zeros stands for no text, network.no_text is \"mask\"" : "",
          prefix_guess(found, expected));
   if (!extra.empty())
     fail(where, ": tensor \"", shown(extra[0]), "\" is not part of the network",
@@ -197,7 +199,7 @@ std::vector<TensorSpec> expected_tensors(const NetworkConfig& c) {
   Specs specs;
   if (c.video()) {
     specs.linear("text_proj", c.text_width, c.dim);
-    specs.add("no_text", {c.dim});
+    if (c.learns_no_text()) specs.add("no_text", {c.dim});
   } else {
     specs.add("classes_emb.weight", {c.classes + 1, c.dim});
   }

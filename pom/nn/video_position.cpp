@@ -1,5 +1,6 @@
 #include "pom/nn/video_position.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -15,13 +16,17 @@
 
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
-#include "pom/nn/embeddings.h"
 
 namespace pom::nn {
 namespace {
 
 double angle_of(std::int64_t block, std::int64_t i, std::int64_t frequencies, const TimeCode& code) {
   const double period = static_cast<double>(code.period);
+  if (code.relative()) {
+    const std::int64_t last = code.length - 1;
+    const double u = last > 0 ? static_cast<double>(block) / static_cast<double>(last) : 0;
+    return position_angle(PositionForm::narrow, u, i, frequencies);
+  }
   if (code.form == TimeCode::Form::geometric)
     return static_cast<double>(block) *
            std::pow(period, -static_cast<double>(i) / static_cast<double>(frequencies));
@@ -44,11 +49,21 @@ at::Tensor time_code_host(const at::Tensor& blocks, std::int64_t width, const Ti
   return values;
 }
 
+// position_angle of the form narrow, of many.
+at::Tensor relative_angles(const at::Tensor& blocks, const at::Tensor& i, const TimeCode& code) {
+  const double last = static_cast<double>(std::max<std::int64_t>(code.length - 1, 1));
+  const double steps = static_cast<double>(std::max<std::int64_t>(i.size(0) - 1, 1));
+  const at::Tensor frequency = i.to(at::kDouble) * (1.5 / steps) + 0.5;
+  return (blocks.to(at::kDouble) * (std::numbers::pi / last) + 1).unsqueeze(1) * frequency;
+}
+
 // Where the numbers are: the host would have to wait for them.
 at::Tensor time_code_there(const at::Tensor& blocks, std::int64_t width, const TimeCode& code) {
   const at::Tensor i = at::arange(width / 2, blocks.options());
   at::Tensor angle;
-  if (code.form == TimeCode::Form::geometric) {
+  if (code.relative()) {
+    angle = relative_angles(blocks, i, code);
+  } else if (code.form == TimeCode::Form::geometric) {
     const at::Tensor exponent = i.to(at::kDouble) / static_cast<double>(-(width / 2));
     angle = blocks.to(at::kDouble).unsqueeze(1) * at::pow(static_cast<double>(code.period), exponent);
   } else {
@@ -65,14 +80,18 @@ TimeCode TimeCode::named(std::string_view form, std::int64_t period) {
   check(period >= 2, "time code: period: expected at least 2 blocks, got ", period);
   if (form == "periodic") return {Form::periodic, period};
   if (form == "geometric") return {Form::geometric, period};
+  if (form == "relative") return {Form::relative, period};
   if (form == "none") return {Form::none, period};
   fail("time code: form: unknown name \"", form, "\"",
-       suggestion(form, std::vector<std::string>{"periodic", "geometric", "none"}));
+       suggestion(form, std::vector<std::string>{"periodic", "geometric", "relative", "none"}));
 }
 
 at::Tensor time_code(const at::Tensor& blocks, std::int64_t width, const TimeCode& code) {
   check(blocks.scalar_type() == at::kLong, "time_code: blocks: expected int64, got ", blocks.scalar_type());
   check(width >= 2 && width % 2 == 0, "time_code: width: expected an even number, got ", width);
+  check(!code.relative() || code.length >= 1,
+        "time_code: length: expected the blocks of the clip, at least 1, for a relative code, got ",
+        code.length);
   std::vector<std::int64_t> shape = blocks.sizes().vec();
   shape.push_back(width);
   if (code.form == TimeCode::Form::none) return at::zeros(shape, blocks.options().dtype(at::kDouble));
@@ -83,23 +102,32 @@ at::Tensor time_code(const at::Tensor& blocks, std::int64_t width, const TimeCod
 
 namespace {
 
-// Channels of the place.
-std::int64_t place_channels(const char* operation, std::int64_t dim) {
+// Which channels the place has; the time has the others.
+struct PlaceChannels {
+  std::int64_t first, count;
+};
+
+PlaceChannels place_channels(const char* operation, std::int64_t dim, PositionForm form) {
   check(dim >= 8 && dim % 2 == 0, operation, ": dim: expected an even number of at least 8, got ", dim);
-  return 4 * (dim / 6);
+  if (form == PositionForm::odd) return {0, 4 * (dim / 6)};
+  check(dim % 8 == 0, operation, ": dim: expected a multiple of 8 with the form narrow, got ", dim);
+  return {dim / 2, dim / 2};
 }
 
 }  // namespace
 
-at::Tensor clip_place_code(std::int64_t rows, std::int64_t columns, std::int64_t dim, at::ScalarType dtype) {
-  const std::int64_t early = place_channels("clip_place_code", dim);
-  return at::constant_pad_nd(position_code(rows, columns, early, dtype), {0, dim - early});
+at::Tensor clip_place_code(std::int64_t rows, std::int64_t columns, std::int64_t dim, at::ScalarType dtype,
+                           PositionForm form) {
+  const auto [first, count] = place_channels("clip_place_code", dim, form);
+  return at::constant_pad_nd(position_code(rows, columns, count, dtype, form), {first, dim - first - count});
 }
 
 at::Tensor clip_time_code(const at::Tensor& blocks, std::int64_t dim, const TimeCode& code,
-                          at::ScalarType dtype) {
-  const std::int64_t early = place_channels("clip_time_code", dim);
-  return at::constant_pad_nd(time_code(blocks, dim - early, code).to(dtype), {early, 0});
+                          at::ScalarType dtype, PositionForm form) {
+  const auto [first, count] = place_channels("clip_time_code", dim, form);
+  const at::Tensor time = time_code(blocks, dim - count, code).to(dtype);
+  const std::int64_t before = first == 0 ? count : 0;
+  return at::constant_pad_nd(time, {before, count - before});
 }
 
 }  // namespace pom::nn

@@ -24,9 +24,9 @@ bool decides_weights(const models::NetworkConfig& network, std::string_view fiel
   if (field == "order" || field == "order_expand") return !network.attention();
   if (field == "heads") return network.attention();
   if (field == "classes") return !network.video();
-  if (field == "patch_time" || field == "text_width") return network.video();
-  constexpr std::array<std::string_view, 7> always = {"kind",  "mixer",    "dim",       "depth",
-                                                      "patch", "channels", "ffw_expand"};
+  if (field == "patch_time" || field == "text_width" || field == "no_text") return network.video();
+  constexpr std::array<std::string_view, 8> always = {"kind",  "mixer",    "dim",        "depth",
+                                                      "patch", "channels", "ffw_expand", "position"};
   return std::ranges::find(always, field) != always.end();
 }
 

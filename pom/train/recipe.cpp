@@ -145,6 +145,9 @@ void check_clips(const Recipe& recipe, std::string_view source) {
   expect(recipe.batch.cut == 0 || (cut > 0 && cut % network.patch_time == 0 && recipe.data.frames % cut == 0),
          "batch.cut_frames: expected whole blocks of network.patch_time (", network.patch_time,
          ") frames that divide data.frames (", recipe.data.frames, "), got ", cut);
+  expect(!network.needs_length() || recipe.batch.latest_block == 0,
+         "batch.latest_block: expected 0 with network.time_code relative, which knows no later block, got ",
+         recipe.batch.latest_block);
   expect(network.text_width == recipe.text.width, "network.text_width: expected text.width (",
          recipe.text.width, "), got ", network.text_width);
   expect(!recipe.batch.checkpointing,

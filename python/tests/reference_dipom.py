@@ -36,8 +36,20 @@ def time_frequencies(d, device=None):
     return torch.exp(-2.0 * math.log(1000.0) * i / d)
 
 
-def position(h, w, d, device=None):
-    """(h·w, d) in fp64: [sin πfx, cos πfx, sin πfy, cos πfy]; f the d/4 odd numbers, x along the width."""
+def narrow_code(side, channels, device=None):
+    """(side, channels) in fp64: [sin, cos] of f(πu + 1), f and u from linspace."""
+    f = torch.linspace(0.5, 2, channels // 2, dtype=torch.float64, device=device)
+    u = torch.linspace(0, 1, side, dtype=torch.float64, device=device)
+    angle = f[None, :] * (math.pi * u[:, None] + 1)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+def position(h, w, d, device=None, form="odd"):
+    """(h·w, d) in fp64: [sin πfx, cos πfx, sin πfy, cos πfy]; f the d/4 odd numbers, x along the width.
+    Of the form narrow: x, then y, by narrow_code."""
+    if form == "narrow":
+        x, y = narrow_code(w, d // 2, device), narrow_code(h, d // 2, device)
+        return torch.stack([torch.cat([x[j], y[i]]) for i in range(h) for j in range(w)])
     f = 2.0 * torch.arange(d // 4, dtype=torch.float64, device=device) + 1.0
     x = torch.linspace(0, 1, w, dtype=torch.float64, device=device).repeat(h)
     y = torch.linspace(0, 1, h, dtype=torch.float64, device=device).repeat_interleave(w)
@@ -127,13 +139,14 @@ class ReferenceDiPoM(nn.Module):
         order_expand=2,
         ffw_expand=3,
         heads=8,
+        position="odd",
     ):
         super().__init__()
         if mixer not in ("pom", "attention"):
             raise ValueError(f"mixer: expected pom or attention, got {mixer}")
         if dim % 4 != 0:
             raise ValueError(f"dim: expected a multiple of 4, got {dim}")
-        self.dim, self.patch, self.channels = dim, patch, channels
+        self.dim, self.patch, self.channels, self.form = dim, patch, channels, position
         self.classes_emb = nn.Embedding(classes + 1, dim)
         self.time_emb = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim))
         self.in_conv = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
@@ -161,7 +174,7 @@ class ReferenceDiPoM(nn.Module):
             raise ValueError(f"x: expected sides divisible by {p}, got {H}x{W}")
         c = self.condition(t, y)
         x = self.in_conv(x).flatten(2).transpose(1, 2)  # (B, n, d)
-        x = x + position(h, w, self.dim, x.device).to(self.classes_emb.weight.dtype)
+        x = x + position(h, w, self.dim, x.device, self.form).to(self.classes_emb.weight.dtype)
         for layer in self.layers:
             x = layer(x, c)
         scale, bias = self.out_mod(c)[:, None].chunk(2, dim=-1)

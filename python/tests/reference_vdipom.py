@@ -10,7 +10,14 @@ import math
 import torch
 from torch import nn
 
-from reference_dipom import ReferenceAttention, layer_norm, modulation, position, time_frequencies
+from reference_dipom import (
+    ReferenceAttention,
+    layer_norm,
+    modulation,
+    narrow_code,
+    position,
+    time_frequencies,
+)
 
 # depth, dim, heads
 SIZES = {
@@ -43,7 +50,9 @@ def block_mask(blocks, K, mask, window):
 
 
 def time_code(number, width, form, period):
-    """(…,) → (…, width) in fp64."""
+    """(…,) → (…, width) in fp64. A relative code is that of all the blocks of a clip, number (B, blocks)."""
+    if form == "relative":
+        return narrow_code(number.shape[1], width).expand(*number.shape, width)
     i = torch.arange(width // 2, dtype=torch.float64)
     if form == "periodic":
         phase = number[..., None] * (i.long() + 1) % period  # as integers: a large number has no digits left
@@ -158,13 +167,15 @@ class ReferenceVDiPoM(nn.Module):
         own_every=0,
         time_code="periodic",
         time_period=32,
+        position="odd",
+        no_text="token",
     ):
         super().__init__()
         self.dim, self.patch, self.patch_time, self.channels = dim, patch, patch_time, channels
         self.temporal_mask, self.window, self.own_every = temporal_mask, window, own_every
-        self.form, self.period = time_code, time_period
+        self.form, self.period, self.place = time_code, time_period, position
         self.text_proj = nn.Linear(text_width, dim)
-        self.no_text = nn.Parameter(torch.zeros(dim))
+        self.no_text = nn.Parameter(torch.zeros(dim)) if no_text == "token" else None
         self.time_emb = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim))
         kernel = (patch_time, patch, patch)
         self.in_conv = nn.Conv3d(channels, dim, kernel_size=kernel, stride=kernel)
@@ -175,8 +186,11 @@ class ReferenceVDiPoM(nn.Module):
         self.out_proj = nn.Linear(dim, patch_time * patch * patch * channels)
 
     def read(self, text, mask):
-        """Text behind its map; a text of which nothing counts is one token `no_text`."""
+        """Text behind its map; a text of which nothing counts is one token `no_text`, or what a mask of zeros
+        leaves of it."""
         c, mask = self.text_proj(text).clone(), mask.clone()
+        if self.no_text is None:
+            return c, mask
         for b in range(c.shape[0]):
             for block in range(c.shape[1]):
                 if not mask[b, block].any():
@@ -185,11 +199,13 @@ class ReferenceVDiPoM(nn.Module):
         return c, mask
 
     def position(self, first, blocks, h, w):  # (B,) → (B, n, d)
-        f = self.dim // 6
-        place = position(h, w, 4 * f).expand(len(first), blocks, h * w, 4 * f)
+        wide = 4 * (self.dim // 6) if self.place == "odd" else self.dim // 2
+        place = position(h, w, wide, form=self.place).expand(len(first), blocks, h * w, wide)
         number = first[:, None] + torch.arange(blocks)
-        time = time_code(number, self.dim - 4 * f, self.form, self.period)
-        return torch.cat([place, time[:, :, None].expand(-1, -1, h * w, -1)], dim=-1).flatten(1, 2)
+        time = time_code(number, self.dim - wide, self.form, self.period)
+        time = time[:, :, None].expand(-1, -1, h * w, -1)
+        parts = [place, time] if self.place == "odd" else [time, place]
+        return torch.cat(parts, dim=-1).flatten(1, 2)
 
     def forward(self, x, t, text, mask, first):  # (B, C, T, H, W), (B,), (B, L, .) or (B, blocks, L, .), …
         B, C, T, H, W = x.shape

@@ -81,7 +81,9 @@ def in_order(value):
 def test_config_as_cpp_writes_it(tmp_path):
     """Fields, their order and their defaults, of images and of clips: C++ reads both files, and fills in what
     the second leaves out."""
-    for network, text in ((small_image(), None), (small_clip(), words())):
+    authors = small_clip(position="narrow", time_code="relative", no_text="mask")
+    nets = ((small_image(), None), (small_image(position="narrow"), None), (small_clip(), words()))
+    for network, text in (*nets, (authors, words())):
         for sample in (SIZE, replace(SIZE, frames=8, fps=4, cfg_scale=2)):
             models.save(network, tmp_path / "m", text=text, sample=sample, overwrite=True)
             written = json.loads((tmp_path / "m/config.json").read_text())

@@ -195,6 +195,26 @@ def test_text_left_out(backend, mixer):
     assert not torch.allclose(net(x, t, text, first_block=7), net(x, t, text))
 
 
+def test_no_text_by_a_mask(backend):
+    """Without a text the mixer that reads it gives its last bias; there is no token to learn."""
+    net, (x, t, text, mask) = small_clip(no_text="mask"), clip_noise()
+    assert "no_text" not in net.state_dict()
+    nothing = torch.zeros(2, 3, dtype=torch.bool)
+    torch.testing.assert_close(net(x, t), net(x, t, text, nothing))
+    torch.testing.assert_close(net(x, t, text, nothing), net(x, t, 7 * text, nothing))
+    mixer, tokens = net.layers[0].c_pom, torch.randn(2, 6, 24)
+    told = mixer(tokens, torch.randn(2, 3, 24), nothing)
+    torch.testing.assert_close(told, mixer.ag_proj.bias.expand_as(told))
+    assert not torch.allclose(net(x, t), net(x, t, text, mask))
+
+
+def test_a_relative_time_is_that_of_the_clip(backend):
+    net, (x, t, text, mask) = small_clip(time_code="relative", position="narrow"), clip_noise()
+    whole = net(x, t, text, mask)
+    torch.testing.assert_close(net(x, t, text, mask, first_block=7), whole)
+    assert not torch.allclose(net(x[:, :, :4], t, text, mask), whole[:, :, :4], rtol=1e-3, atol=1e-3)
+
+
 def test_a_causal_clip_does_not_see_what_comes(backend):
     net, (x, t, text, mask) = small_clip(window=2), clip_noise()
     later = x.clone()
@@ -217,6 +237,10 @@ NETS = {
     "DiT": (lambda: small_image(mixer="attention"), noise),
     "clips": (lambda: small_clip(window=2, own_every=2), clip_noise),
     "V-DiT": (lambda: small_clip(mixer="attention", own_every=2), clip_noise),
+    "the authors' clips": (
+        lambda: small_clip(position="narrow", time_code="relative", no_text="mask"),
+        clip_noise,
+    ),
 }
 
 
@@ -365,6 +389,9 @@ def test_inputs_that_are_refused(name):
         (lambda: VDiPoM.variant("DiT-S/2"), r"VDiPoM: kind: expected vdipom, got dipom \(which is DiPoM"),
         (lambda: VDiPoM(dim=4), r"VDiPoM: dim: expected at least 8"),
         (lambda: VDiPoM(temporal_mask="none", window=2), r"VDiPoM: window: expected 0 without a block"),
+        (lambda: DiPoM(position="narow"), r'DiPoM: position: unknown value "narow"; did you mean "narrow"'),
+        (lambda: VDiPoM(position="narrow", dim=44), r"VDiPoM: dim: expected a multiple of 8 .*got 44"),
+        (lambda: VDiPoM(no_text="mask", mixer="attention"), r"VDiPoM: no_text: expected token with att"),
         (lambda: VDiPoM(own_every=1), r"VDiPoM: own_every: expected 0, or at least 2 .*got 1"),
     ],
 )  # fmt: skip

@@ -25,6 +25,9 @@ CASES = {
     "square": {"size": (8, 8)},
     "wide": {"dim": 64, "ffw_expand": 4, "size": (4, 20)},
     "three channels": {"channels": 3, "classes": 1},
+    "narrow position": {"position": "narrow"},
+    "narrow position of one token": {"position": "narrow", "dim": 4, "size": (2, 2)},
+    "attention, narrow position": {"position": "narrow", "mixer": "attention", "heads": 4, "size": (6, 10)},
 }
 
 

@@ -5,8 +5,10 @@ import shutil
 import subprocess
 
 import pytest
+import torch
 from safetensors import safe_open
 
+import libpom
 from tools import ffmpeg_is_there
 from training import checkpoints, differences, environment, pom_train, program, read_checkpoint, write_recipe
 
@@ -190,6 +192,24 @@ def test_a_run_that_cuts_its_clips_goes_on_too(done, tmp_path):
     assert differences(done[1], tmp_path / "whole") != []
 
 
+def test_the_authors_choices_train(done, tmp_path):
+    """A mask of zeros for no text, and positions that know the clip's length."""
+    choices = {"position": "narrow", "time_code": "relative", "no_text": "mask"}
+    sets = [f"network.{name}={value}" for name, value in choices.items()]
+    sets += ["batch.latest_block=0", "run.steps=4", "log.model_dtype=fp32"]
+    result = pom_train(done[0], "-o", tmp_path / "run", *(w for s in sets for w in ("--set", s)))
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "run" / "model"
+    assert choices.items() <= json.loads((folder / "config.json").read_text())["network"].items()
+    net = libpom.models.load(folder)
+    assert net.no_text is None and net(torch.randn(1, 3, 8, 8, 8), 0.5).isfinite().all()
+    other = ("-o", tmp_path / "other", "--init-from", folder)
+    result = pom_train(done[0], *other)
+    assert result.returncode == 2 and not (tmp_path / "other").exists()
+    assert 'network.no_text: "mask" in the model, "token" in the recipe' in result.stderr, result.stderr
+    assert 'network.position: "narrow" in the model, "odd" in the recipe' in result.stderr
+
+
 @pytest.mark.parametrize(
     ("field", "message"),
     [
@@ -206,6 +226,8 @@ def test_a_run_that_cuts_its_clips_goes_on_too(done, tmp_path):
         ("log.sample_every=5", "log.sample_every: expected 0 with a network for clips"),
         ("data.kind=clips", "data.path: expected the folder of the clips"),
         ("text.kind=t6", "text.kind"),
+        ("network.time_code=relative", "batch.latest_block: expected 0 with network.time_code relative"),
+        ("network.no_text=tokn", 'network.no_text: unknown value "tokn"; did you mean "token"'),
     ],
 )
 def test_what_does_not_fit_is_refused(done, tmp_path, field, message):

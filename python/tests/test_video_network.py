@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from reference_vdipom import ReferenceVDiPoM
 from tools import built_tool
 
+AUTHORS = {"position": "narrow", "time_code": "relative", "dim": 40}
 CASES = {
     "no mask": {"temporal_mask": "none"},
     "block-causal": {},
@@ -35,6 +36,15 @@ CASES = {
     "width not of six": {"dim": 40},
     "text for each block": {"each": True, "window": 2},
     "attention, text for each block": {"each": True, "mixer": "attention", "heads": 4},
+    "narrow position": {"position": "narrow", "dim": 40},
+    "relative time": {"time_code": "relative"},
+    "relative time of one block": {"time_code": "relative", "size": (2, 4, 6), "dim": 8},
+    "relative time without a mask": {"time_code": "relative", "temporal_mask": "none"},
+    "attention, narrow and relative": AUTHORS | {"mixer": "attention", "heads": 4},
+    "no text by a mask": {"no_text": "mask"},
+    "no text by a mask, text for each block": {"no_text": "mask", "each": True, "order": 3},
+    "the authors'": AUTHORS | {"no_text": "mask"},
+    "the authors' with windows": AUTHORS | {"no_text": "mask", "window": 2, "own_every": 2},
 }
 SHAPE = {"dim": 36, "depth": 2, "patch": 2, "patch_time": 2, "channels": 3, "text_width": 10, "ffw_expand": 2}
 TOLERANCE = 1e-10

@@ -98,6 +98,20 @@ TEST(Sampler, ShiftMovesTimesTowardsNoise) {
   EXPECT_DOUBLE_EQ(shifted(shifted(0.3, 5), 0.2), 0.3) << "an inverse shift undoes it";
 }
 
+TEST(Sampler, ShiftGrowsWithTheRootOfTheSide) {
+  EXPECT_EQ(auto_shift(256, 256, 256), 1);
+  EXPECT_DOUBLE_EQ(auto_shift(512, 512, 256), std::sqrt(2.0));
+  EXPECT_DOUBLE_EQ(auto_shift(64, 64, 32), auto_shift(512, 512, 256)) << "latent sides, or pixels";
+  EXPECT_DOUBLE_EQ(auto_shift(128, 32, 32), auto_shift(64, 64, 32)) << "as many pixels";
+  const double r = auto_shift(1024, 1024, 256);  // of latents 128 wide: √(128 / 32)
+  EXPECT_EQ(r, 2);
+  for (const double t : {0.001, 0.25, 0.5, 0.9, 0.999})
+    EXPECT_DOUBLE_EQ(shifted(t, r), r * t / (1 + (r - 1) * t)) << t;
+  EXPECT_SAYS(auto_shift(0, 64, 32), "auto_shift: size: expected more than 0, got 0x64");
+  EXPECT_SAYS(auto_shift(64, 64, 0), "auto_shift: s0: expected more than 0, got 0");
+  EXPECT_SAYS(auto_shift(64, std::nan(""), 32), "auto_shift: size");
+}
+
 TEST(Sampler, LandsOnTheModes) {
   for (const std::string& name : sampler_names())
     for (const Path& path : all_paths())

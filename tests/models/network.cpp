@@ -191,6 +191,28 @@ TEST_P(Denoising, ARowDependsOnItsPictureAlone) {
 INSTANTIATE_TEST_SUITE_P(Mixers, Denoising, testing::Bool(),
                          [](const auto& info) { return info.param ? "attention" : "pom"; });
 
+TEST(Denoising, EqualsTheModuleWithTheNarrowPosition) {
+  const NetworkConfig odd = small();
+  NetworkConfig config = odd;
+  config.position = "narrow";
+  const Weights weights = random_weights(config);
+  const at::Tensor x = at::randn({1, 3, 6, 10}, at::kDouble), t = at::full({1}, 0.31, at::kDouble),
+                   y = at::full({1}, 2, at::kLong);
+  const at::NoGradGuard no_grad;
+  const auto answer = [&](const NetworkConfig& of) {
+    DiPoM network(of);
+    network->to(at::kDouble);
+    network->set_weights(weights);
+    return network->forward(x, t, y);
+  };
+  const auto denoiser = Denoiser::make(config, weights, at::kDouble);
+  prepare(*denoiser, {2}, 6, 10, {0.31});
+  const at::Tensor expected = answer(config);
+  EXPECT_LT(((*denoiser)(x, 1) - expected).abs().max().item<double>(),
+            1e-12 * expected.abs().max().item<double>());
+  EXPECT_FALSE(at::allclose(answer(odd), expected, 1e-2, 1e-2));
+}
+
 // Orders that no kernel of ours covers are composed, which is no reason to let other pictures matter.
 TEST(Denoising, ARowDependsOnItsPictureAloneInAnyOrder) {
   NetworkConfig config = small();

@@ -24,6 +24,13 @@ NetworkConfig small(bool attention = false) {
   return config;
 }
 
+// With the choices of the published code for clips.
+NetworkConfig authors() {
+  NetworkConfig config = small();
+  config.position = "narrow", config.time_code = "relative", config.no_text = "mask";
+  return config;
+}
+
 template <class Call>
 std::string message_of(Call call) {
   try {
@@ -58,6 +65,12 @@ TEST(VideoConfig, ContradictionsAreNamed) {
   expect_parts(message_of([&] { check_config(config); }), {"own_every", "block-causal", "2"});
   config = small(), config.own_every = 1;
   expect_parts(message_of([&] { check_config(config); }), {"own_every", "at least 2", "got 1"});
+  config = small(), config.position = "narrow", config.dim = 28;
+  expect_parts(message_of([&] { check_config(config); }), {"dim", "multiple of 8", "narrow", "got 28"});
+  config = small(true), config.no_text = "mask";
+  expect_parts(message_of([&] { check_config(config); }), {"no_text", "token with attention", "got mask"});
+  config = small(), config.no_text = "masc";
+  expect_parts(message_of([&] { check_config(config); }), {"no_text", "masc", "did you mean", "mask"});
   config = variant("V-DiPoM-S/2");
   config.patch_time = 4;
   expect_parts(message_of([&] { check_config(config); }), {"patch_time", "2", "4", "V-DiPoM-S/2"});
@@ -78,17 +91,21 @@ TEST(VideoConfig, IsNotWrittenForPictures) {
   EXPECT_EQ(pictures.size(), 12U);
   EXPECT_EQ(clips.size(), 19U);
   EXPECT_EQ(std::count(pictures.begin(), pictures.end(), "window"), 0);
+  NetworkConfig picture = variant("DiPoM-S/2");
+  picture.position = "narrow";
+  EXPECT_EQ(saved(picture).back(), "position");
+  EXPECT_EQ(saved(authors()).size(), 21U);
 }
 
 TEST(VideoModule, HasExactlyTheExpectedTensors) {
-  for (const bool attention : {false, true}) {
-    const NetworkConfig config = small(attention);
+  for (const NetworkConfig& config : {small(), small(true), authors()}) {
     VDiPoM network(config);
     std::map<std::string, std::vector<std::int64_t>> found;
     for (const auto& item : network->named_parameters()) found[item.key()] = item.value().sizes().vec();
     const std::vector<TensorSpec> expected = expected_tensors(config);
     for (const TensorSpec& spec : expected) EXPECT_EQ(found[spec.name], spec.shape) << spec.name;
     EXPECT_EQ(found.size(), expected.size());
+    EXPECT_EQ(found.contains("no_text"), config.no_text == "token");
   }
 }
 
@@ -130,6 +147,36 @@ TEST(VideoModule, APaddedTextIsTheSameAndAnEmptyOneIsNone) {
   const at::Tensor silent = network->forward(in.x, in.t, in.text, none);
   EXPECT_TRUE(at::equal(silent, network->forward(in.x, in.t, at::randn({2, 4, 7}), none)));
   EXPECT_FALSE(at::allclose(silent, expected, 1e-2, 1e-2));
+}
+
+// Where a mask of zeros stands for no text, the mixer's context is 0 and its answer the last bias.
+TEST(VideoModule, NoTextByAMaskIsTheBiasOfTheMixer) {
+  VDiPoM network(authors());
+  randomise(network);
+  const at::NoGradGuard no_gradients;
+  const nn::TextContext silent{at::randn({2, 4, 24}), at::zeros({2, 4}, at::kBool)};
+  const at::Tensor x = at::randn({2, 6, 24});
+  for (const auto& layer : *network->layers) {
+    nn::PoM mixer = layer->as<nn::VideoBlock>()->c_pom;
+    const at::Tensor out = mixer->forward(x, silent.tokens, ops::Mask::keys(silent.keys));
+    EXPECT_TRUE(at::equal(out, mixer->ag_proj->bias.expand_as(out)));
+  }
+  Inputs in;
+  const at::Tensor none = at::zeros({2, 4}, at::kBool);
+  EXPECT_TRUE(at::equal(network->forward(in.x, in.t, in.text, none),
+                        network->forward(in.x, in.t, at::randn({2, 4, 7}), none)));
+}
+
+TEST(VideoModule, ARelativeTimeIsThatOfAWholeClip) {
+  VDiPoM network(authors());
+  randomise(network);
+  const at::NoGradGuard no_gradients;
+  const Inputs in;
+  const at::Tensor whole = network->forward(in.x, in.t, in.text, in.mask);
+  EXPECT_TRUE(at::equal(network->forward(in.x, in.t, in.text, in.mask, at::full({2}, 7, at::kLong)), whole));
+  // Causal as it is: what comes later is not seen, but that it comes is.
+  const at::Tensor shorter = network->forward(in.x.slice(2, 0, 4), in.t, in.text, in.mask);
+  EXPECT_FALSE(at::allclose(shorter, whole.slice(2, 0, 4), 1e-3, 1e-3));
 }
 
 TEST(VideoModule, ABlockDoesNotSeeTheFuture) {
@@ -307,6 +354,47 @@ TEST(ClipDenoising, BlocksThatAllSeeEachOther) {
               2e-5 * expected.abs().max().item<double>());
     expect_parts(message_of([&] { denoiser->state(); }), {"state", "block-causal"});
   }
+}
+
+// All blocks at once and one by one, of a clip whose length was planned; and what has no length.
+TEST(ClipDenoising, EqualsTheModuleWithTheAuthorsChoices) {
+  const NetworkConfig config = authors();
+  VDiPoM network(config);
+  randomise(network);
+  network->to(at::kDouble);
+  Inputs in;
+  const at::Tensor x = in.x.to(at::kDouble), text = in.text.to(at::kDouble),
+                   t = at::full({2}, 0.5, at::kDouble);
+  in.mask[1].fill_(false);
+  const at::NoGradGuard no_gradients;
+  const at::Tensor expected =
+      at::cat({network->forward(x, t, text, in.mask), network->forward(x, t, text, at::zeros_like(in.mask))});
+  const auto denoiser = Denoiser::make(config, network->weights(), at::kDouble);
+  expect_parts(message_of([&] {
+                 denoiser->plan({2, 4, 6, {{0.5, true}}});
+               }),
+               {"blocks", "relative", "got 0"});
+  for (const std::vector<std::int64_t>& chunks : {std::vector<std::int64_t>{3}, {1, 1, 1}, {1, 2}}) {
+    denoiser->plan({2, 4, 6, {{0.5, true}}, 3});
+    denoiser->tell({.text = text, .mask = in.mask});
+    std::vector<at::Tensor> parts;
+    for (const std::int64_t blocks : chunks) {
+      parts.push_back((*denoiser)(x.narrow(2, 2 * denoiser->block(), 2 * blocks), 0).clone());
+      denoiser->advance();
+    }
+    EXPECT_LT((at::cat(parts, 2) - expected).abs().max().item<double>(),
+              1e-12 * expected.abs().max().item<double>());
+  }
+  expect_parts(message_of([&] { (*denoiser)(x.narrow(2, 0, 2), 0); }),
+               {"3 blocks that were planned", "got 4"});
+}
+
+TEST(ClipDenoising, WeightsWithoutATokenSayWhichFieldWantsNone) {
+  Weights weights = initial_weights(authors(), 0);
+  expect_parts(message_of([&] { Denoiser::make(small(), weights); }),
+               {"\"no_text\" of shape (24) is missing", "network.no_text is \"mask\""});
+  weights = initial_weights(small(), 0);
+  expect_parts(message_of([&] { Denoiser::make(authors(), weights); }), {"\"no_text\" is not part"});
 }
 
 // What guidance leads away from is what that text alone would give; no text unless told.

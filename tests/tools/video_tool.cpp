@@ -96,9 +96,9 @@ std::pair<at::Tensor, at::Tensor> stream(const models::NetworkConfig& config, co
                                          const at::Tensor& mask) {
   const auto network = models::Denoiser::make(config, weights, x.scalar_type());
   models::Denoiser& denoiser = *network;
-  denoiser.plan({x.size(0), x.size(3), x.size(4), {{t, true}}});
-  std::vector<at::Tensor> with, without;
   const std::int64_t pt = config.patch_time;
+  denoiser.plan({x.size(0), x.size(3), x.size(4), {{t, true}}, x.size(2) / pt});
+  std::vector<at::Tensor> with, without;
   for (std::int64_t b = 0; b < x.size(2) / pt; ++b) {
     const bool each = text.dim() == 4;
     if (each || b == 0)

@@ -13,9 +13,13 @@ from .fields import check_values, declared, suggestion
 Kind = Literal["dipom", "vdipom"]
 Mixer = Literal["pom", "attention"]
 TemporalMask = Literal["block-causal", "none"]
-TimeCode = Literal["periodic", "geometric", "none"]
+TimeCode = Literal["periodic", "geometric", "relative", "none"]
+Position = Literal["odd", "narrow"]
+NoText = Literal["token", "mask"]
 
-OF_CLIPS = ("patch_time", "text_width", "temporal_mask", "window", "own_every", "time_code", "time_period")
+OF_CLIPS = (
+    "patch_time", "text_width", "temporal_mask", "window", "own_every", "time_code", "time_period", "no_text",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,15 @@ class NetworkConfig:
         order, order_expand: of the Polynomial Mixer.
         heads: of attention.
         ffw_expand: the feed-forward has ffw_expand * dim hidden features.
+        position: code of a token's place, "odd" or "narrow": see positions.py.
         patch_time: latent frames of a block of clips, at all places of which a token is one patch.
         text_width: width of a token of text.
         temporal_mask: "block-causal" (a block sees itself and those before it) or "none".
         window: blocks seen, the own one included; 0: all.
         own_every: every so many layers one sees its own block alone; 0: none.
-        time_code: how a block's number becomes a code: "periodic", "geometric" or "none".
+        time_code: how a block's number becomes a code: "periodic", "geometric", "relative" or "none".
         time_period: of that code, in blocks.
+        no_text: what stands for no text: "token", a learned one, or "mask", where no token counts.
     """
 
     kind: Kind = declared("dipom")
@@ -56,6 +62,7 @@ class NetworkConfig:
     order_expand: int = declared(2, least=1, most=64)
     heads: int = declared(6, least=1, most=1024)
     ffw_expand: int = declared(3, least=1, most=64)
+    position: Position = declared("odd")
     patch_time: int = declared(2, least=1, most=256)
     text_width: int = declared(4096, least=1, most=65536)
     temporal_mask: TemporalMask = declared("block-causal")
@@ -63,6 +70,7 @@ class NetworkConfig:
     own_every: int = declared(0, least=0, most=1000)
     time_code: TimeCode = declared("periodic")
     time_period: int = declared(32, least=2, most=1e6)
+    no_text: NoText = declared("token")
 
     @property
     def video(self) -> bool:
@@ -73,7 +81,9 @@ class NetworkConfig:
         return self.mixer == "attention"
 
     def unsaved(self) -> tuple[str, ...]:
-        return () if self.video else OF_CLIPS
+        """Folders from before there was a choice stay as they are."""
+        position = ("position",) * (self.position == "odd")
+        return position + (("no_text",) * (self.no_text == "token") if self.video else OF_CLIPS)
 
     def own_alone(self, layer: int) -> bool:
         """Whether a block sees itself alone in this layer, counted from 0."""
@@ -96,6 +106,12 @@ class NetworkConfig:
         causal = self.temporal_mask == "block-causal"
         if self.dim < 8:
             fail(f"{where}dim", "at least 8 (the position code has three axes)", self.dim)
+        if self.position == "narrow" and self.dim % 8 != 0:
+            expected = "a multiple of 8 with the position code narrow (half of the channels are the time)"
+            fail(f"{where}dim", expected, self.dim)
+        if self.no_text == "mask" and self.attention:
+            expected = "token with attention, which has no answer where nothing can be seen"
+            fail(f"{where}no_text", expected, self.no_text)
         if self.window != 0 and not causal:
             fail(f"{where}window", "0 without a block-causal mask", self.window)
         if self.own_every == 1 or (self.own_every > 0 and not causal):

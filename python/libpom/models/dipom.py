@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import fail
 from .blocks import ModulatedBlock, PatchEmbedding, silu_linear, unpatchify
-from .config import Mixer, NetworkConfig, variant
+from .config import Mixer, NetworkConfig, Position, variant
 from .network import Network, check_range, time_mlp
 from .positions import position_code
 
@@ -34,6 +34,7 @@ class DiPoM(Network):
         order, order_expand: of the Polynomial Mixer.
         heads: of attention, a divisor of dim.
         ffw_expand: the feed-forward has ffw_expand * dim hidden features.
+        position: code of a token's place, "odd" or "narrow".
         checkpointing: computes blocks again in the backward pass instead of keeping their activations.
         device, dtype: of the weights.
     """
@@ -54,13 +55,14 @@ class DiPoM(Network):
         order_expand: int = 2,
         heads: int = 6,
         ffw_expand: int = 3,
+        position: Position = "odd",
         checkpointing: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         config = NetworkConfig(
             dim=dim, depth=depth, patch=patch, channels=channels, classes=classes, mixer=mixer, order=order,
-            order_expand=order_expand, heads=heads, ffw_expand=ffw_expand,
+            order_expand=order_expand, heads=heads, ffw_expand=ffw_expand, position=position,
         )  # fmt: skip
         super().__init__(config, checkpointing, device, dtype)
 
@@ -71,12 +73,15 @@ class DiPoM(Network):
         *,
         channels: int = 4,
         classes: int = 1000,
+        position: Position = "odd",
         checkpointing: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> "DiPoM":
         """A network of the table: "DiPoM-S/2" … "DiPoM-XL/8", "DiT-S/2" … "DiT-XL/8", in any letter case."""
-        config = replace(variant(name, f"{cls.__name__}: "), channels=channels, classes=classes)
+        config = replace(
+            variant(name, f"{cls.__name__}: "), channels=channels, classes=classes, position=position
+        )
         return cls.from_config(config, checkpointing=checkpointing, device=device, dtype=dtype)
 
     def _make(self, config: NetworkConfig) -> None:
@@ -113,7 +118,9 @@ class DiPoM(Network):
         classes = self._classes(y, x)
         c = self.classes_emb(classes) + self._time(self._times(t, x))  # (B, d)
         patch = self.config.patch
-        place = position_code(x.shape[2] // patch, x.shape[3] // patch, self.config.dim, x.device)
+        place = position_code(
+            x.shape[2] // patch, x.shape[3] // patch, self.config.dim, x.device, self.config.position
+        )
         tokens = self.in_conv(x) + place.to(self._dtype)  # (B, N, d)
         for layer in self.layers:
             tokens = self._run(layer, tokens, c)

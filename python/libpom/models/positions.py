@@ -9,22 +9,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .config import TimeCode
+from .config import Position, TimeCode
 
 
-def _axis(side: int, frequencies: int, device: torch.device) -> Tensor:
-    """(side, 2 * frequencies): sines, then cosines of pi f u, f = 1, 3, 5, ... and u from 0 to 1."""
-    f = 2 * torch.arange(frequencies, dtype=torch.float64, device=device) + 1
+def _angles(u: Tensor, frequencies: int, form: Position) -> Tensor:
+    """(...) from 0 to 1 -> (..., frequencies).
+
+    "odd" is pi f u, f = 1, 3, 5, ...; "narrow" is f (pi u + 1), f running evenly from 0.5 to 2.
+    """
+    i = torch.arange(frequencies, dtype=torch.float64, device=u.device)
+    if form == "odd":
+        return math.pi * u.unsqueeze(-1) * (2 * i + 1)
+    return (math.pi * u.unsqueeze(-1) + 1) * (0.5 + 1.5 / max(frequencies - 1, 1) * i)
+
+
+def _axis(side: int, frequencies: int, form: Position, device: torch.device) -> Tensor:
+    """(side, 2 * frequencies): sines, then cosines of the places from 0 to 1."""
     u = torch.arange(side, dtype=torch.float64, device=device) / max(side - 1, 1)
-    angle = math.pi * u.unsqueeze(1) * f
+    angle = _angles(u, frequencies, form)
     return torch.cat([angle.sin(), angle.cos()], 1)
 
 
-def position_code(rows: int, columns: int, dim: int, device: torch.device) -> Tensor:
-    """(h * w, d), row by row: [sin(pi f x), cos(pi f x), sin(pi f y), cos(pi f y)] for d / 4 odd frequencies
-    f. Being relative to the sides, it serves any resolution."""
-    x = _axis(columns, dim // 4, device).unsqueeze(0).expand(rows, columns, dim // 2)
-    y = _axis(rows, dim // 4, device).unsqueeze(1).expand(rows, columns, dim // 2)
+def position_code(rows: int, columns: int, dim: int, device: torch.device, form: Position = "odd") -> Tensor:
+    """(h * w, d), row by row: [sin x, cos x, sin y, cos y] of d / 4 frequencies. Being relative to the sides,
+    it serves any resolution."""
+    x = _axis(columns, dim // 4, form, device).unsqueeze(0).expand(rows, columns, dim // 2)
+    y = _axis(rows, dim // 4, form, device).unsqueeze(1).expand(rows, columns, dim // 2)
     return torch.cat([x, y], 2).reshape(rows * columns, dim)
 
 
@@ -35,36 +45,50 @@ def time_features(t: Tensor, dim: int) -> Tensor:
     return torch.cat([angle.cos(), angle.sin()], 1)
 
 
-def time_code(blocks: Tensor, width: int, form: TimeCode, period: int) -> Tensor:
+def time_code(blocks: Tensor, width: int, form: TimeCode, period: int, length: int = 0) -> Tensor:
     """Numbers of blocks (..., int64) -> (..., width), sines, then cosines.
 
     "periodic" is of 2 pi f n / period, f = 1, 2, 3, ..., and comes round after `period` blocks; its phase is
     reduced as an integer, so that it is exact for any number. "geometric" is of n period^(-i / F), i < F, and
-    never comes round. "none" is zeros.
+    never comes round. "relative" is the narrow code of n / (length - 1), `length` the blocks of the clip.
+    "none" is zeros.
     """
     frequencies = width // 2
     i = torch.arange(frequencies, device=blocks.device)
     n = blocks.unsqueeze(-1)
     if form == "none":
         return torch.zeros(*blocks.shape, width, dtype=torch.float64, device=blocks.device)
-    if form == "geometric":
+    if form == "relative":
+        angle = _angles(blocks.double() / max(length - 1, 1), frequencies, "narrow")
+    elif form == "geometric":
         angle = n.double() * torch.pow(float(period), -i.double() / frequencies)
     else:
         angle = (n % period * ((i + 1) % period) % period).double() * (2 * math.pi / period)
     return torch.cat([angle.sin(), angle.cos()], -1)
 
 
-# The position of a token of a clip is the sum of two codes, each zero in the channels of the other: the first
-# 4 (d / 6) are the place, the rest is the time.
+# The position of a token of a clip is the sum of two codes, each zero in the channels of the other: with the
+# form "odd" the first 4 (d / 6) are the place and the rest is the time, with "narrow" the first d / 2 are the
+# time and the rest is the place.
 
 
-def clip_place_code(rows: int, columns: int, dim: int, device: torch.device) -> Tensor:
+def _place_channels(dim: int, form: Position) -> tuple[int, int]:
+    """How many come before the place, and after it."""
+    return (0, dim - 4 * (dim // 6)) if form == "odd" else (dim // 2, 0)
+
+
+def clip_place_code(
+    rows: int, columns: int, dim: int, device: torch.device, form: Position = "odd"
+) -> Tensor:
     """(h * w, d)"""
-    early = 4 * (dim // 6)
-    return pad(position_code(rows, columns, early, device), (0, dim - early))
+    before, after = _place_channels(dim, form)
+    return pad(position_code(rows, columns, dim - before - after, device, form), (before, after))
 
 
-def clip_time_code(blocks: Tensor, dim: int, form: TimeCode, period: int) -> Tensor:
+def clip_time_code(
+    blocks: Tensor, dim: int, form: TimeCode, period: int, length: int = 0, place: Position = "odd"
+) -> Tensor:
     """(...) int64 -> (..., d)"""
-    early = 4 * (dim // 6)
-    return pad(time_code(blocks, dim - early, form, period), (early, 0))
+    before, after = _place_channels(dim, place)
+    time, width = before + after, dim - before - after
+    return pad(time_code(blocks, time, form, period, length), (0, width) if before else (width, 0))

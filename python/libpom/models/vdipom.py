@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import masks
 from ..errors import fail
 from .blocks import PatchEmbedding, VideoBlock, reset_linears, silu_linear, unpatchify
-from .config import Mixer, NetworkConfig, TemporalMask, TimeCode, variant
+from .config import Mixer, NetworkConfig, NoText, Position, TemporalMask, TimeCode, variant
 from .network import Network, check_range, time_mlp
 from .positions import clip_place_code, clip_time_code
 
@@ -36,20 +36,23 @@ class VDiPoM(Network):
         order, order_expand: of the Polynomial Mixer.
         heads: of attention, a divisor of dim.
         ffw_expand: the feed-forward has ffw_expand * dim hidden features.
+        position: code of a token's place, "odd" or "narrow".
         patch_time: latent frames of a token, and so of a block.
         text_width: width of a token of text.
         temporal_mask: "block-causal", in which a block sees itself and those before it, or "none".
         window: how many blocks one sees, the own one included; 0: all.
         own_every: every so many layers one sees its own block alone; 0: none.
-        time_code: how a block's number becomes a code: "periodic", "geometric" or "none".
+        time_code: how a block's number becomes a code: "periodic", "geometric", "relative" (to the
+            clip: the network knows the lengths it has learned) or "none".
         time_period: of that code, in blocks.
+        no_text: what stands for no text: "token", a learned one, or "mask", where no token counts.
         checkpointing: computes blocks again in the backward pass instead of keeping their activations.
         device, dtype: of the weights.
     """
 
     kind = "vdipom"
     text_proj: nn.Linear
-    no_text: nn.Parameter
+    no_text: nn.Parameter | None
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class VDiPoM(Network):
         order_expand: int = 2,
         heads: int = 6,
         ffw_expand: int = 3,
+        position: Position = "odd",
         patch_time: int = 2,
         text_width: int = 4096,
         temporal_mask: TemporalMask = "block-causal",
@@ -70,15 +74,16 @@ class VDiPoM(Network):
         own_every: int = 0,
         time_code: TimeCode = "periodic",
         time_period: int = 32,
+        no_text: NoText = "token",
         checkpointing: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         config = NetworkConfig(
             kind="vdipom", dim=dim, depth=depth, patch=patch, channels=channels, mixer=mixer, order=order,
-            order_expand=order_expand, heads=heads, ffw_expand=ffw_expand, patch_time=patch_time,
-            text_width=text_width, temporal_mask=temporal_mask, window=window, own_every=own_every,
-            time_code=time_code, time_period=time_period,
+            order_expand=order_expand, heads=heads, ffw_expand=ffw_expand, position=position,
+            patch_time=patch_time, text_width=text_width, temporal_mask=temporal_mask, window=window,
+            own_every=own_every, time_code=time_code, time_period=time_period, no_text=no_text,
         )  # fmt: skip
         super().__init__(config, checkpointing, device, dtype)
 
@@ -88,12 +93,14 @@ class VDiPoM(Network):
         name: str,
         *,
         channels: int = 16,
+        position: Position = "odd",
         text_width: int = 4096,
         temporal_mask: TemporalMask = "block-causal",
         window: int = 0,
         own_every: int = 0,
         time_code: TimeCode = "periodic",
         time_period: int = 32,
+        no_text: NoText = "token",
         checkpointing: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -101,9 +108,9 @@ class VDiPoM(Network):
         """A network of the table: "V-DiPoM-S/2" … "V-DiPoM-XL/2", "V-DiT-S/2" … "V-DiT-XL/2", in any letter
         case."""
         config = replace(
-            variant(name, f"{cls.__name__}: "), channels=channels, text_width=text_width,
-            temporal_mask=temporal_mask, window=window, own_every=own_every, time_code=time_code,
-            time_period=time_period,
+            variant(name, f"{cls.__name__}: "), channels=channels, position=position,
+            text_width=text_width, temporal_mask=temporal_mask, window=window, own_every=own_every,
+            time_code=time_code, time_period=time_period, no_text=no_text,
         )  # fmt: skip
         return cls.from_config(config, checkpointing=checkpointing, device=device, dtype=dtype)
 
@@ -111,7 +118,7 @@ class VDiPoM(Network):
         c = config
         patch = (c.patch_time, c.patch, c.patch)
         self.text_proj = nn.Linear(c.text_width, c.dim)
-        self.no_text = nn.Parameter(torch.empty(c.dim))
+        self.no_text = nn.Parameter(torch.empty(c.dim)) if c.no_text == "token" else None
         self.time_emb = time_mlp(c.dim)
         self.in_conv = PatchEmbedding(c.channels, c.dim, patch)
         self.layers = nn.ModuleList(
@@ -129,7 +136,8 @@ class VDiPoM(Network):
         """The values before training."""
         super().reset_parameters()
         reset_linears(self.text_proj)
-        nn.init.normal_(self.no_text, std=0.02)
+        if self.no_text is not None:
+            nn.init.normal_(self.no_text, std=0.02)
 
     def forward(
         self,
@@ -148,7 +156,8 @@ class VDiPoM(Network):
             text: (B, L, text_width), or one text for each block, (B, blocks, L, text_width); None is no text.
             mask: bool, (B, L) or (B, blocks, L), true where a token of text counts; all of them without it. A
                 text of which nothing counts is no text.
-            first_block: the number of each clip's first block in its sequence, (B) int64 or one for all.
+            first_block: the number of each clip's first block in its sequence, (B) int64 or one for all. A
+                relative time code is that of a whole clip, whatever it says.
         """
         self._check_clips(x)
         told, keys = self._read(x, text, mask)  # (R, L, d), (R, L)
@@ -164,10 +173,12 @@ class VDiPoM(Network):
         """(B, N, d), or (1, N, d) where all clips begin at one block; of the weights' dtype."""
         c, blocks = self.config, x.shape[2] // self.config.patch_time
         first = self._first_block(first_block, x)
+        if c.time_code == "relative":
+            first = torch.zeros_like(first)
         numbers = first.unsqueeze(1) + torch.arange(blocks, device=x.device)
-        time = clip_time_code(numbers, c.dim, c.time_code, c.time_period).to(self._dtype)
-        place = clip_place_code(x.shape[3] // c.patch, x.shape[4] // c.patch, c.dim, x.device).to(self._dtype)
-        return (time.unsqueeze(2) + place).flatten(1, 2)
+        time = clip_time_code(numbers, c.dim, c.time_code, c.time_period, blocks, c.position)
+        place = clip_place_code(x.shape[3] // c.patch, x.shape[4] // c.patch, c.dim, x.device, c.position)
+        return (time.unsqueeze(2) + place).to(self._dtype).flatten(1, 2)
 
     def _temporal_mask(self, x: Tensor, window: int) -> masks.Mask:
         c = self.config
@@ -179,19 +190,28 @@ class VDiPoM(Network):
         return mask.dense(x.shape[2] // c.patch_time * block, x.device) if c.attention else mask
 
     def _read(self, x: Tensor, text: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Text behind its linear map, where a text of which nothing counts becomes one token `no_text`; and
-        which tokens count."""
+        """Text behind its linear map, where a text of which nothing counts becomes one token `no_text` if
+        there is one; and which tokens count."""
         self._check_text(x, text, mask)
         if text is None:
-            told = self.no_text.expand(x.shape[0], 1, -1)
-            return told, torch.ones(x.shape[0], 1, dtype=torch.bool, device=x.device)
+            return self._nothing_told(x)
         tokens = self.text_proj(text.flatten(0, -3))
         if mask is None:
             return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=x.device)
         keys = mask.flatten(0, -2)
+        if self.no_text is None:
+            return tokens, keys
         silent = ~keys.any(1, keepdim=True)  # (R, 1)
         first = torch.where(silent.unsqueeze(2), self.no_text.to(tokens.dtype), tokens[:, :1])
         return torch.cat([first, tokens[:, 1:]], 1), torch.cat([keys[:, :1] | silent, keys[:, 1:]], 1)
+
+    def _nothing_told(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """No text: the learned token, or one that does not count."""
+        shape = (x.shape[0], 1)
+        if self.no_text is None:
+            told = torch.zeros(*shape, self.config.dim, dtype=self._dtype, device=x.device)
+            return told, torch.zeros(shape, dtype=torch.bool, device=x.device)
+        return self.no_text.expand(*shape, -1), torch.ones(shape, dtype=torch.bool, device=x.device)
 
     # --- checks ---
 

@@ -142,6 +142,11 @@ CASES = {
     "fps_negative": clips("sample.fps", -8),
     "clip_window_without_mask": clips("network", CLIPS["network"] | {"temporal_mask": "none", "window": 2}),
     "clip_own_every_one": clips("network.own_every", 1),
+    "position_unknown": changed("network.position", "narow"),
+    "clip_narrow_dim": clips("network", CLIPS["network"] | {"position": "narrow", "dim": 44}),
+    "clip_no_text_of_attention": clips(
+        "network", CLIPS["network"] | {"mixer": "attention", "no_text": "mask"}
+    ),
     "clip_dim_four": clips("network.dim", 4),
     "text_kind_unknown": clips("text", {"kind": "t5"}),
     "text_width_zero": clips("text", {"width": 0}),
