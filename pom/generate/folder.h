@@ -42,6 +42,7 @@ struct SampleDefaults {
   std::string sampler = "heun";
   std::int64_t steps = 25;
   double shift = 1;
+  double shift_base = 0;  // side at which `shift` holds; it grows with the root of the side. 0: everywhere
   double cfg_scale = 1;
   double cfg_from = 0, cfg_to = 1;
   double clamp = 0;  // of the predicted image; 0 is off
@@ -66,6 +67,12 @@ struct SampleDefaults {
     visit(
         Field{.name = "shift", .help = "above 1: more of the steps near noise", .least = 0.001, .most = 1000},
         shift);
+    visit(Field{.name = "shift_base",
+                .help = "side at which shift holds, growing as the root of the side; 0: at every size",
+                .least = 0,
+                .most = 65536,
+                .saved = shift_base > 0},
+          shift_base);
     visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
     visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
     visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);

@@ -117,11 +117,18 @@ void fill_guidance(Request& r, const SampleDefaults& sample) {
         *r.cfg_from);
 }
 
+// The authors' rule for larger images: more of the steps near noise.
+double size_shift(const Request& r, const SampleDefaults& sample) {
+  if (sample.shift_base <= 0) return 1;
+  return diffusion::auto_shift(static_cast<double>(*r.width), static_cast<double>(*r.height),
+                               sample.shift_base);
+}
+
 void fill_sampler(Request& r, const SampleDefaults& sample, bool has_init) {
   const std::string own = diffusion::canonical_sampler(sample.sampler);
   r.sampler = r.sampler ? diffusion::canonical_sampler(*r.sampler) : own;
   r.steps = r.steps.value_or(sample.steps);
-  r.shift = r.shift.value_or(sample.shift);
+  r.shift = r.shift.value_or(sample.shift * size_shift(r, sample));
   r.eta = r.eta.value_or(*r.sampler == own ? sample.eta : 0);  // the model's own belongs to its own sampler
   r.clamp = r.clamp.value_or(sample.clamp);
   r.dtype = r.dtype.value_or("fp32");

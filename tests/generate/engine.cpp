@@ -284,6 +284,19 @@ TEST(Engine, ResolvesWhatWasLeftOpen) {
   EXPECT_EQ(resolved[0].cfg_to, 1);
 }
 
+TEST(Engine, ShiftGrowsWithTheSize) {
+  ModelConfig config = TinyModel::tiny_config();
+  config.sample.shift = 3, config.sample.shift_base = 16;
+  const TinyModel tiny(config);
+  const Engine engine(tiny.folder());
+  Request request = request_of("star", 0, 1);
+  EXPECT_EQ(engine.resolve(request).first().shift, 3);
+  request.width = request.height = 64;
+  EXPECT_EQ(engine.resolve(request).first().shift, 6);  // 3 · √(64 / 16)
+  request.shift = 1.5;
+  EXPECT_EQ(engine.resolve(request).first().shift, 1.5);
+}
+
 TEST(Engine, SeedsAsAList) {
   Engine engine(model());
   Request request = request_of("circle,star", 0, 1);

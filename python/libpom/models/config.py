@@ -213,6 +213,7 @@ class SampleDefaults:
     sampler: str = declared("heun")
     steps: int = declared(25, least=1, most=10000)
     shift: float = declared(1.0, least=0.001, most=1000)
+    shift_base: float = declared(0.0, least=0, most=65536)
     cfg_scale: float = declared(1.0, least=0, most=1000)
     cfg_from: float = declared(0.0, least=0, most=1)
     cfg_to: float = declared(1.0, least=0, most=1)
@@ -222,7 +223,8 @@ class SampleDefaults:
     fps: float = declared(0.0, least=0, most=1000)
 
     def unsaved(self) -> tuple[str, ...]:
-        return ("frames",) * (self.frames == 0) + ("fps",) * (self.fps == 0)
+        zero_is_none = ("shift_base", "frames", "fps")
+        return tuple(name for name in zero_is_none if getattr(self, name) == 0)
 
 
 @dataclass(frozen=True)
