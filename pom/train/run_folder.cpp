@@ -82,7 +82,7 @@ std::string time_text() {
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  check(!error, "train: ", path.string(), ": cannot make the folder: ", error.message());
+  check(!error, "train: ", path.string(), ": cannot create the folder: ", error.message());
 }
 
 bool is_there(const fs::path& path) {

@@ -179,7 +179,7 @@ class TestFiles:
         for i in range(3):
             (tmp_path / "data" / f"{i:06d}.png").write_text("mine")
         result = sample("--prompt", "a star", "-o", "data/", "-y", *stream)
-        is_usage_error(result, "data holds 000000.png and 2 more", "no clip wrote", "another folder")
+        is_usage_error(result, "data holds 000000.png and 2 more", "not listed in clip.json", "another folder")
         assert [path.read_text() for path in (tmp_path / "data").iterdir()] == ["mine"] * 3
 
     def test_a_file_is_not_replaced_unasked(self, sample, tmp_path):
@@ -466,7 +466,7 @@ class TestStates:
         (tmp_path / "s").write_text("mine")
         flags = ["--prompt", "a", "-o", "a.gif"]
         is_usage_error(sample(*flags, "--save-state", "s"), "--save-state: s already exists")
-        is_usage_error(sample(*flags, "--save-state", "no/s"), "--save-state: there is no folder no")
+        is_usage_error(sample(*flags, "--save-state", "no/s"), "--save-state: no such folder: no")
 
 
 class TestMessages:

@@ -192,7 +192,7 @@ def test_minutes_save_and_leave(tmp_path):
         recipe, "-o", tmp_path / "run", "--minutes", "0.01", "--set", "run.steps=10000000", "--json"
     )
     assert result.returncode == 0 and json.loads(result.stdout)["end"] == "out of time"
-    assert "--resume goes on" in result.stderr
+    assert "use --resume to continue" in result.stderr
 
 
 def test_cooldown_from_a_checkpoint(copy):
@@ -344,8 +344,8 @@ def test_recipes_with_a_mistake(tmp_path, change, words):
         (["--set", 'run.name="a\\nb"'], 'got "a\\nb"'),
         (["--set", "sample.sampler=xx"], 'sampler: there is no "xx"'),
         (["--set", "network.classes=12"], "network.classes: expected 10, as the data has, got 12"),
-        (["--cooldown", "5"], "expected with --resume"),
-        (["--resume", "--init-from", "x"], "--init-from: expected without --resume"),
+        (["--cooldown", "5"], "--cooldown: needs --resume"),
+        (["--resume", "--init-from", "x"], "--init-from: starts a new run"),
         (["--steps", "5"], "--steps"),
     ],
 )
@@ -492,7 +492,7 @@ def test_a_full_disk_is_found_before_the_work(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     result = pom_train(write_recipe(tmp_path), "-o", "/proc/pom/run")
-    refused(result, "/proc/pom", "cannot make the folder")
+    refused(result, "/proc/pom", "cannot create the folder")
 
 
 def test_an_unwritable_folder(tmp_path):
