@@ -36,7 +36,7 @@ struct Chunk {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "format", .help = "version of this chunk", .least = 1, .most = 1}, format);
-    visit(Field{.name = "request", .help = "what made the picture"}, request);
+    visit(Field{.name = "request", .help = "what made the image"}, request);
     visit(Field{.name = "model", .help = "with which weights"}, model);
     visit(Field{.name = "init_sha256", .help = "of what it began with", .saved = !init.empty()}, init);
     visit(Field{.name = "continue_sha256", .help = "of the state it continued", .saved = !continued.empty()},
