@@ -151,7 +151,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   Chunk chunk;
   const std::set<std::string> given = io::read_json(own->text, chunk, where);
   for (const char* needed : {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
-    check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
+    check(given.contains(needed), where, ": missing field ", needed);
   fill_shift(chunk.request);
   check_no_writing(chunk.request, where + ": request.");
   check_complete(chunk.request, where + ": request.");

@@ -236,7 +236,7 @@ def test_summary_and_check(tmp_path):
     dataset("d", cwd=tmp_path)  # without --check nothing is read
     assert "cat/1.png" in dataset("d", "--check", cwd=tmp_path, code=1)
     (tmp_path / "d/empty").mkdir()
-    assert "d/empty: expected pictures" in dataset("d", cwd=tmp_path, code=1)
+    assert "d/empty: expected images" in dataset("d", cwd=tmp_path, code=1)
 
 
 # --- sheets ---
