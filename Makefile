@@ -40,7 +40,7 @@ kernels: setup ## all CUDA kernels for sm_80 and sm_90a, compiled by nvcc; needs
 CLIP := --prompt "a red circle drifts to the right over blue" --prompt-at "24:a pink heart drifts to the left over black" \
         --prompt-at "48:an orange moon drifts down over blue" --frames 72 --stream --seed 5
 
-demo: program ## a sheet of pictures and a clip from the models in assets/
+demo: program ## a sheet of images and a clip from the models in assets/
 	@mkdir -p out
 	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 3 --seed 7 --grid -y -o out/demo.png
 	@$(BUILD)/pom sample --model assets/sprites32 $(CLIP) -y -o out/demo.mp4
@@ -52,7 +52,7 @@ compare: library ## the operator against attention on growing sequences
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
-test-all: setup ## the same and what takes longer: fuzzing for minutes, every file compiled alone, `pip install .`
+test-all: setup ## plus the long tests: fuzzing for minutes, every file compiled alone, `pip install .`
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 POM_KILLS=$${POM_KILLS:-60} $(PYTHON) tests/run.py --all
 
 # For instance TORCH="path/to/torch-2.11/torch path/to/torch-2.13/torch", packages of the oldest and the newest.

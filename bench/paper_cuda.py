@@ -5,7 +5,7 @@ compiled and in a CUDA graph, the products alone, and libpom.
 
 Everything of a row but the program is called in turn in this process; `pom bench figure1` (the whole network
 as sampling and training do it) runs before each row, with the GPU to itself. B pictures, n tokens, d width, f
-hidden features of the feed-forward in widths; k = e = 2. Times are ms per picture.
+hidden features of the feed-forward in widths; k = e = 2. Times are ms per image.
 """
 
 import argparse
@@ -294,7 +294,7 @@ def about(args: argparse.Namespace) -> str:
         f"{gpu(args)}\n\n"
         f"{args.depth} blocks of {args.dim}, k = {K}, e = {EXPAND}, {args.dtype}; attention has {args.heads} "
         f"heads (of {args.dim // args.heads}: the network of the paper; of {args.narrow}: narrower, for "
-        "information). Times are ms per picture, medians of rounds in which all columns but libpom are "
+        "information). Times are ms per image, medians of rounds in which all columns but libpom are "
         f"called in turn. paper: the listing of the paper; compiled: torch.compile, {how}. products: "
         "the matrix products over tokens alone (on a GPU as a graph). libpom's layer: the listing replaced "
         "by libpom.mixer_layer, the rest as before, compiled. libpom: the whole network by `pom bench "

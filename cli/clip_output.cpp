@@ -21,8 +21,8 @@ void check_place(const fs::path& path, bool replace) {
     throw UsageError(
         detail::concat("--output: ", path.string(), " holds ", there.first_other,
                        there.others > 1 ? detail::concat(" and ", there.others - 1, " more") : "",
-                       ", named as frames are, which no clip wrote by what its clip.json says; "
-                       "write into another folder, or move them"));
+                       ", named like frames but not listed in clip.json; write into another folder, or move "
+                       "them"));
   if (there.written > 0 && !replace)
     throw UsageError(
         detail::concat("--output: ", path.string(), " already holds frames; use -y to overwrite"));
@@ -35,7 +35,7 @@ ClipOutput::ClipOutput(fs::path path, bool replace) : path_(std::move(path)) {
   if (!is_stdout())
     check_place(path_, replace);
   else if (::isatty(STDOUT_FILENO) != 0)
-    throw UsageError("--output: expected a pipe or a file behind -, which writes raw frames, got a terminal");
+    throw UsageError("--output: - writes raw frames: expected a pipe or a file, got a terminal");
 }
 
 void ClipOutput::open(const io::Image& frame) {

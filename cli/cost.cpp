@@ -114,12 +114,12 @@ void print_cost(const Cost& cost, std::int64_t batch) {
                                     : detail::concat(cost.network.classes, " classes");
   print(bold(shown(cost.name), 1));
   print("  network       " + wrap(network_text(cost.network), 16, 16));
-  print(detail::concat(cost.network.video() ? "  block         " : "  picture       ", cost.width, "x",
+  print(detail::concat(cost.network.video() ? "  block         " : "  image         ", cost.width, "x",
                        cost.height, ", latent ", cost.latent_width(), "x", cost.latent_height(), " of ",
                        cost.network.channels, " channels, ", cost.tokens(), " tokens, ", condition));
   print("  parameters    " + grouped(parameters) + " (" + amount_text(static_cast<double>(parameters)) + ")");
   print("  multiply-adds " + grouped(macs) + " (" + amount_text(static_cast<double>(macs)) +
-        ") for one evaluation of one " + (cost.network.video() ? "block of frames" : "picture"));
+        ") for one evaluation of one " + (cost.network.video() ? "block of frames" : "image"));
   print("");
   print(columns("  %-18s%12s%12s%12s", detail::concat("memory, batch ", batch), "fp32", "bf16", "fp16"));
   print(memory_row("sampling", [&](auto dtype) { return sampling_bytes(cost, dtype, false, batch); }));

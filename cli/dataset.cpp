@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/common_fields.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/output_names.h"
@@ -39,13 +40,12 @@ struct DatasetOptions {
   void fields(Visit&& visit) {
     constexpr std::string_view what_group = "Data", where = "Where it goes", work = "How to work";
     visit(Field{.name = "what",
-                .help =
-                    "shapes or sprites (drawn here), or a folder with one folder of pictures for each class",
+                .help = "shapes or sprites (drawn here), or a folder with one subfolder of images per class",
                 .value = "shapes|sprites|DIR",
                 .group = what_group},
           what);
     visit(Field{.name = "count",
-                .help = "pictures or clips to write, or pictures on the sheet (default: 40)",
+                .help = "images or clips to write, or images on the sheet (default: 40)",
                 .value = "N",
                 .group = what_group,
                 .least = 1,
@@ -57,27 +57,26 @@ struct DatasetOptions {
                 .group = what_group},
           size);
     visit(Field{.name = "seed",
-                .help = "of the drawings, and of the order on a sheet",
+                .help = "seed of the drawings, and of the order on a sheet",
                 .value = "N",
                 .group = what_group,
                 .least = 0},
           seed);
     visit(Field{.name = "frames",
-                .help = "frames of a clip of sprites (default: 16)",
+                .help = "frames per clip of sprites (default: 16)",
                 .value = "N",
                 .group = what_group,
                 .least = 1,
                 .most = 100000},
           frames);
     visit(Field{.name = "fps",
-                .help = "frames a second of sprites (default: 8)",
+                .help = "frames per second of sprites (default: 8)",
                 .value = "X",
                 .group = what_group,
                 .least = 0.01,
                 .most = 1000},
           fps);
-    visit(Field{.name = "flip", .help = "mirror half of the pictures on the sheet", .group = what_group},
-          flip);
+    visit(Field{.name = "flip", .help = "mirror half of the images on the sheet", .group = what_group}, flip);
     visit(Field{.name = "output",
                 .help = "folder for drawings: DIR/CLASS/000017.png, and DIR/shapes.jsonl with what each "
                         "drawing shows; of sprites DIR/000017.mp4, and DIR/captions.csv",
@@ -85,18 +84,16 @@ struct DatasetOptions {
                 .group = where},
           output);
     visit(Field{.name = "preview",
-                .help = "a labelled sheet of pictures as training sees them",
+                .help = "a labelled sheet of images as training sees them",
                 .value = "PNG",
                 .group = where},
           preview);
-    visit(Field{.name = "yes",
-                .help = "write into a folder that is not empty, and replace files",
-                .group = where},
+    visit(Field{.name = "yes", .help = "write into a non-empty folder and overwrite files", .group = where},
           yes);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
+    visit(json_field(where), json);
     visit(Field{.name = "quiet", .help = "no progress", .group = where}, quiet);
     visit(Field{.name = "check",
-                .help = "read every file; those that cannot be read are named, and the exit is 1",
+                .help = "read every file, list the unreadable ones, exit 1 if any",
                 .group = work},
           check);
   }
@@ -151,7 +148,7 @@ Progress progress_of(const DatasetOptions& options, const char* what, std::int64
   return Progress(what, total, options.quiet ? ProgressSink() : progress_sink(std::cerr),
                   {.terminal = is_terminal(2),
                    .width = terminal_width(2),
-                   .unit = is_sprites(options) ? "clip" : "picture"});
+                   .unit = is_sprites(options) ? "clip" : "image"});
 }
 
 // (3, H, W) to rows of pixels.
@@ -241,7 +238,7 @@ int write_drawings(const DatasetOptions& options) {
   io::write_file_atomically(list, written.lines);
   const bool stopped = written.total < *options.count;
   if (stopped)
-    say(detail::concat("stopped; ", written.total, " of ", *options.count, " pictures were written"));
+    say(detail::concat("stopped; ", written.total, " of ", *options.count, " images were written"));
   if (options.json)
     print(JsonObject()
               .add("folder", options.output)
@@ -324,14 +321,14 @@ int columns_for(std::int64_t count) {
 }
 
 std::int64_t preview_count(const DatasetOptions& options, const data::Dataset& set) {
-  check(!set.latents(), "dataset: --preview: expected pictures, got the latents of ", options.what,
+  check(!set.latents(), "dataset: --preview: expected images, got the latents of ", options.what,
         ", which have to be decoded first");
   std::int64_t count = options.count.value_or(40);
   if (!options.count && set.size() > 0) count = std::min(count, set.size());
   const std::int64_t height = set.shape()[1], width = set.shape()[2],
                      most = io::max_pixels / (width * height);
   if (count > most)
-    throw UsageError(detail::concat("--count: expected at most ", most, " pictures of ", width, "x", height,
+    throw UsageError(detail::concat("--count: expected at most ", most, " images of ", width, "x", height,
                                     " on a sheet, got ", count));
   return count;
 }
@@ -346,7 +343,7 @@ struct Preview {
 Preview take_preview(const DatasetOptions& options, const std::shared_ptr<const data::Dataset>& set,
                      std::int64_t count, const StopSignals& signals) {
   const auto tell = [](const std::string& name, const std::string& why) {
-    say("passed over " + name + ": " + why);
+    say("skipped " + name + ": " + why);
   };
   const auto seed = static_cast<std::uint64_t>(options.seed);
   data::Loader loader(set, {.batch = 1, .prefetch = 32, .seed = seed, .on_broken = tell});
@@ -420,7 +417,7 @@ void read_all(const DatasetOptions& options, const data::Dataset& set, const Sto
 
 void print_summary(const DatasetOptions& options, const Summary& summary) {
   print("kind      " + summary.kind + (summary.counts.empty() ? ", drawn without end" : ""));
-  print(detail::concat(summary.kind == "latents" ? "latents   " : "pictures  ", summary.shape[2], "x",
+  print(detail::concat(summary.kind == "latents" ? "latents   " : "images    ", summary.shape[2], "x",
                        summary.shape[1], ", ", summary.shape[0], " channels"));
   if (!summary.counts.empty()) {
     std::int64_t files = 0;
@@ -463,7 +460,7 @@ int summarise(const DatasetOptions& options) {
     const bool latents = split.training->latents();
     const data::FileTree tree =
         data::find_files(options.what, latents ? data::latent_endings() : data::picture_endings(),
-                         latents ? "latents" : "pictures");
+                         latents ? "latents" : "images");
     summary.counts.resize(tree.classes.size());
     for (const data::FileTree::Entry& file : tree.files)
       ++summary.counts[static_cast<std::size_t>(file.label)];
@@ -486,25 +483,24 @@ int summarise(const DatasetOptions& options) {
 void check_usage(const DatasetOptions& options) {
   if (options.what.empty()) throw UsageError("expected shapes, sprites or a folder, got nothing");
   if (!options.output.empty() && !options.preview.empty())
-    throw UsageError("--preview: expected without --output, got both");
+    throw UsageError("--preview: cannot be combined with --output");
   const bool drawn = is_shapes(options) || is_sprites(options);
   if (is_sprites(options) && (!options.preview.empty() || options.flip))
-    throw UsageError(
-        detail::concat(options.flip ? "--flip" : "--preview",
-                       ": expected shapes or a folder of pictures, got sprites, which are clips"));
+    throw UsageError(detail::concat(options.flip ? "--flip" : "--preview",
+                                    ": expected shapes or a folder of images, got sprites, which are clips"));
   if (!is_sprites(options) && (options.frames || options.fps))
     throw UsageError(
-        detail::concat(options.frames ? "--frames" : "--fps", ": is for sprites, got ", options.what));
+        detail::concat(options.frames ? "--frames" : "--fps", ": is only for sprites, got ", options.what));
   if (!options.output.empty() && !drawn)
-    throw UsageError("--output: is for shapes and sprites; " + options.what + " is files already");
-  if (!options.output.empty() && !options.count)
-    throw UsageError("--count: expected with --output, got nothing");
+    throw UsageError("--output: is only for shapes and sprites; " + options.what +
+                     " already consists of files");
+  if (!options.output.empty() && !options.count) throw UsageError("--output: needs --count");
   if (options.check && (drawn || !options.preview.empty()))
-    throw UsageError("--check: is for the summary of a folder");
+    throw UsageError("--check: is only for the summary of a folder");
   const std::vector<std::string> near =
       nearest_names(options.what, std::vector<std::string>{"shapes", "sprites"}, 1);
   if (!drawn && !fs::exists(options.what) && !near.empty())
-    throw UsageError("\"" + options.what + "\" is no folder; did you mean " + near.front() + "?");
+    throw UsageError("\"" + options.what + "\": no such folder; did you mean " + near.front() + "?");
 }
 
 int dataset(const DatasetOptions& options) {
@@ -531,16 +527,15 @@ Action declare_dataset(Flags& flags) {
 Command dataset_command() {
   return {
       .name = "dataset",
-      .summary = "draw shapes or sprites, or look at a data set",
+      .summary = "write shapes or sprites, or inspect a data set",
       .usage = "dataset shapes|sprites|DIR [flags]",
       .about =
           "Writes drawings of shapes or clips of sprites as files (-o), shows any data set as training sees "
-          "it (--preview), or "
-          "says what is in one.\n"
+          "it (--preview), or says what is in one.\n"
           "\n"
-          "shapes is drawn by the program itself: ten classes, eight hues, without end; drawing i of a seed "
-          "is always the same. A folder has one folder for each class, with PNG or JPEG pictures, or with "
-          "latents in .safetensors files. A folder that is called shapes is ./shapes.\n"
+          "shapes is procedural and endless: ten classes, eight hues; drawing i of a seed is always the "
+          "same. A folder has one subfolder per class, with PNG or JPEG images, or with latents in "
+          ".safetensors files. A folder that is called shapes is ./shapes.\n"
           "\n"
           "sprites are clips of moving shapes with captions, as training draws them. Written as files, a "
           "recipe takes them with data.kind = \"clips\".",

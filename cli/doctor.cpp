@@ -20,10 +20,7 @@ struct DoctorOptions {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "model",
-                .help = "folder of a model to examine as well",
-                .value = "MODEL",
-                .group = "About"},
+    visit(Field{.name = "model", .help = "model folder to check as well", .value = "MODEL", .group = "About"},
           model);
     visit(Field{.name = "json",
                 .help = "one JSON object: the checks, each with its state, text and fix",
@@ -88,10 +85,10 @@ Command doctor_command() {
       .summary = "check this machine, and a model folder",
       .usage = "doctor [MODEL] [flags]",
       .about =
-          "Looks at the build, the processor and the kernels it runs, threads, memory, GPU, libraries, "
-          "terminal and disk; and at a model folder: its config, every tensor, the text encoder, and one "
-          "step of sampling. Each line is ok, a note or a problem, with the fix below. Exits 1 where there "
-          "is a problem.",
+          "Checks the build, the processor and the kernels it runs, threads, memory, GPU, libraries, "
+          "terminal and disk; and a model folder: its config, every tensor, the text encoder, and one "
+          "step of sampling. Each line is ok, a note or a problem, with the fix below. Exits 1 if there is "
+          "a problem.",
       .examples =
           "pom doctor\n"
           "pom doctor assets/shapes64",

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/common_fields.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/output_names.h"
@@ -27,12 +28,12 @@ struct ExportOptions {
     visit(Field{.name = "output", .help = "folder of the model to write", .value = "DIR", .group = "Result"},
           output);
     visit(Field{.name = "weights",
-                .help = "their average over the run, or those of the step itself",
+                .help = "ema: the EMA of the weights; raw: the weights of the step itself",
                 .value = "NAME",
                 .group = "Result",
                 .choices = {"ema", "raw"}},
           weights);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = "Result"}, json);
+    visit(json_field("Result"), json);
   }
 };
 
@@ -48,7 +49,7 @@ int run(const ExportOptions& options) {
   } catch (const train::Refusal& refusal) {
     throw UsageError(refusal.what());
   }
-  if (!done.class_names) say("the names of the classes are not known any more: they have numbers");
+  if (!done.class_names) say("the names of the classes are no longer known: they are numbered");
   if (options.json)
     print(JsonObject().add("folder", options.output).add("step", done.step).text());
   else

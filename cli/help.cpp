@@ -17,7 +17,7 @@ std::string heading(const std::string& text) {
   return bold(text, 1) + "\n";
 }
 
-// "  -o, --output FILE    where pictures go": the description on the next line where the flag is long.
+// "  -o, --output FILE    where images go": the description on the next line where the flag is long.
 std::string entry(const std::string& flag, const std::string& description) {
   std::string line = "  " + flag;
   if (line.size() + 2 > kColumn) {
@@ -86,7 +86,7 @@ std::string command_help(const CLI::App& app, const Command& command) {
 }
 
 std::string program_help(std::span<const Command> commands) {
-  std::string text = "pom: pictures made by the Polynomial Mixer\n\n" + heading("Usage") +
+  std::string text = "pom: image and video generation with the Polynomial Mixer\n\n" + heading("Usage") +
                      "  pom COMMAND [flags]\n\n" + heading("Commands");
   for (const Command& command : commands) text += entry(command.name, command.summary);
   for (const std::string& name : absent_commands(this_build()))

@@ -53,7 +53,8 @@ class ImageSink final : public Sink {
   std::string remark() const override {
     std::string text;
     if (options_.preview > 0)
-      text = "previews go beside the output, as " + preview_name(names_.front(), options_.preview).string();
+      text = "previews are written next to the output, as " +
+             preview_name(names_.front(), options_.preview).string();
     return text;
   }
 

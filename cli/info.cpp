@@ -1,4 +1,4 @@
-// `pom info`: what a network costs, what a model folder holds, what made a picture.
+// `pom info`: what a network costs, what a model folder holds, which settings an image has.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -35,14 +35,14 @@ struct InfoOptions {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "what",
-                .help = "a variant (DiPoM-S/2) or the folder of a model; without it, a table of all "
-                        "variants",
+                .help = "a variant (DiPoM-S/2) or a model folder; without it, a table of all variants",
                 .value = "VARIANT|FOLDER",
                 .group = "About"},
           what);
-    visit(Field{.name = "picture", .help = "what made this PNG", .value = "PNG", .group = "About"}, picture);
+    visit(Field{.name = "picture", .help = "settings stored in this file", .value = "PNG", .group = "About"},
+          picture);
     visit(Field{.name = "size",
-                .help = "of an image in pixels (default: 256x256, or the model's own)",
+                .help = "image size in pixels (default: 256x256, or the model's own)",
                 .value = "WxH",
                 .group = "Counted for"},
           size);
@@ -54,7 +54,7 @@ struct InfoOptions {
                 .most = 65536},
           batch);
     visit(Field{.name = "steps",
-                .help = "of the sampler, for memory (default: 25, or the model's own)",
+                .help = "steps of the sampler, for memory (default: 25, or the model's own)",
                 .value = "N",
                 .group = "Counted for",
                 .least = 1,
@@ -126,7 +126,7 @@ struct StoredText {
   std::string sha256 = {};
 };
 
-// Nothing where the model makes pictures, or its folder has no encoder yet.
+// Nothing where the model makes images, or its folder has no encoder yet.
 std::optional<StoredText> stored_text(const fs::path& folder, const generate::ModelConfig& config) {
   if (!config.network.video() || !fs::exists(folder / codecs::text_folder)) return std::nullopt;
   const io::safetensors::Reader file(folder / codecs::text_file);
@@ -235,7 +235,7 @@ int table(const InfoOptions& options) {
   }
   print(bold(columns("%-14s%12s%15s%10s", "variant", "parameters", "multiply-adds", "tokens"), 1));
   for (const std::string& line : lines) print(line);
-  print("for one evaluation of one picture of " + (options.size.empty() ? "256x256" : options.size) +
+  print("for one evaluation of one image of " + (options.size.empty() ? "256x256" : options.size) +
         " pixels; memory: pom info VARIANT");
   return Exit::ok;
 }
@@ -289,14 +289,14 @@ bool is_variant(const std::string& name) {
 int info(InfoOptions& options) {
   if (!options.picture.empty()) {
     if (!options.what.empty())
-      throw UsageError("--picture: expected alone, got \"" + options.what + "\" as well");
+      throw UsageError("--picture: cannot be combined with \"" + options.what + "\"");
     return picture_info(options);
   }
   if (options.what.empty()) return table(options);
   if (!is_variant(options.what)) {
     if (fs::is_regular_file(options.what))
       throw UsageError(options.what + " is a file: pom info --picture " + options.what +
-                       " tells what made a picture");
+                       " shows the settings stored in it");
     const std::vector<std::string> near = nearest_names(options.what, models::variant_names(), 1);
     const bool path = options.what.find('/') != std::string::npos;
     if (!fs::exists(options.what) && (path || !near.empty()))
@@ -326,14 +326,14 @@ Action declare_info(Flags& flags) {
 Command info_command() {
   return {
       .name = "info",
-      .summary = "what a network costs, what a model is, what made a picture",
+      .summary = "cost of a network, contents of a model, settings of an image",
       .usage = "info [VARIANT|FOLDER] [flags]\n  pom info --picture PNG",
       .about =
-          "Parameters, multiply-adds (of one evaluation of the network for one picture) and memory of a "
-          "named variant or of a model folder, or the settings that made a picture. Nothing is sampled.\n"
+          "Parameters, multiply-adds (of one evaluation of the network for one image) and memory of a "
+          "named variant or of a model folder, or the settings stored in an image. Nothing is sampled.\n"
           "\n"
           "Variants are counted as the paper does: 1000 classes, and latents of an autoencoder with 4 "
-          "channels and an eighth of the picture's sides.",
+          "channels and an eighth of the image's sides.",
       .examples =
           "pom info\n"
           "pom info DiPoM-XL/2 --size 512x512\n"

@@ -44,7 +44,7 @@ std::vector<std::string> models_in(const fs::path& place) {
     all.insert(all.end(), names.begin(), names.end());
   }
   const std::vector<std::string> near = nearest_names(name, all, 1);
-  throw UsageError(detail::concat(where, ": expected the folder of a model or the name of one, got \"", name,
+  throw UsageError(detail::concat(where, ": expected a model folder or the name of a model, got \"", name,
                                   "\"; models found: ", looked,
                                   near.empty() ? "" : detail::concat("; did you mean ", near.front(), "?")));
 }

@@ -53,7 +53,7 @@ std::size_t expand_percent(const std::string& pattern, std::size_t at, std::int6
     width = width * 10 + static_cast<std::size_t>(pattern[end] - '0');
   if (end >= pattern.size() || pattern[end] != 'd' || width > 20)
     throw UsageError(
-        detail::concat("--output: expected %d or %03d for the number of a picture, or %% for a percent "
+        detail::concat("--output: expected %d or %03d for the number of an image, or %% for a percent "
                        "sign, got \"",
                        pattern, "\""));
   text += padded(index, width, fill == '0' ? '0' : '_');
@@ -93,7 +93,7 @@ std::string extension_of(OutputKind kind) {
   return io::clip_libraries().empty() ? ".gif" : ".mp4";
 }
 
-// What a person would write instead of "cat.png" for many pictures.
+// What a person would write instead of "cat.png" for many images.
 std::string suggested_pattern(const fs::path& path) {
   return (path.parent_path() / (path.stem().string() + "_%03d" + path.extension().string())).string();
 }
@@ -240,7 +240,7 @@ void make_folder_of(const fs::path& file) {
   if (!file.has_parent_path()) return;
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
-  check(!error, "--output: cannot make the folder ", file.parent_path().string(), ": ", error.message());
+  check(!error, "--output: cannot create the folder ", file.parent_path().string(), ": ", error.message());
 }
 
 void check_previews(std::span<const fs::path> files, bool replace) {

@@ -7,6 +7,7 @@
 
 #include "cli/clip_output.h"
 #include "cli/command.h"
+#include "cli/common_fields.h"
 #include "cli/compare.h"
 #include "cli/flags.h"
 #include "cli/json.h"
@@ -47,33 +48,28 @@ struct ReproduceOptions {
                 .group = "File"},
           file);
     visit(Field{.name = "model",
-                .help = "folder of the model, or its name (default: that of the same name in $POM_MODELS, "
-                        "assets/, models/ or beside the file)",
+                .help = "model folder, or its name (default: that of the same name in $POM_MODELS, "
+                        "assets/, models/ or next to the file)",
                 .value = "DIR",
                 .group = "Model"},
           model);
     visit(Field{.name = "init",
-                .help = "the file that it began with (default: that of the same name beside it)",
+                .help = "the file it started from (default: that of the same name next to it)",
                 .value = "FILE",
                 .group = "Model"},
           init);
     visit(Field{.name = "continue",
-                .help = "the state that it continued (default: that of the same name beside it)",
+                .help = "the state it continued (default: that of the same name next to it)",
                 .value = "FILE",
                 .group = "Model"},
           continue_from);
-    visit(Field{.name = "output", .help = "also write what is made now", .value = "FILE", .group = result},
-          output);
-    visit(Field{.name = "yes", .help = "overwrite files that exist", .group = result}, yes);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = result}, json);
+    visit(
+        Field{.name = "output", .help = "also write the new image or clip", .value = "FILE", .group = result},
+        output);
+    visit(yes_field(result), yes);
+    visit(json_field(result), json);
     visit(generate::device_field(work), device);
-    visit(Field{.name = "threads",
-                .help = "threads of the processor (default: one for each core)",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 1024},
-          threads);
+    visit(threads_field(work), threads);
   }
 };
 
@@ -121,7 +117,7 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string pattern = (fs::temp_directory_path() / "pom-reproduce-XXXXXX").string();
-    check(::mkdtemp(pattern.data()) != nullptr, "reproduce: cannot make a folder in ",
+    check(::mkdtemp(pattern.data()) != nullptr, "reproduce: cannot create a folder in ",
           fs::temp_directory_path().string());
     path_ = pattern;
   }
@@ -168,8 +164,9 @@ void check_sheet(const Again& again) {
   check(!again.clip || r.frames == std::to_string(again.shape.frames),
         "the settings of the sheet: expected the file's ", again.shape.frames, " frames, got ",
         shown(r.frames.value_or("none")));
-  check(again.clip || r.frames.value_or("1") == "1", "the settings of the sheet: expected images, got clips of ",
-        shown(r.frames.value_or("1")), " frames");
+  check(again.clip || r.frames.value_or("1") == "1",
+        "the settings of the sheet: expected images, got clips of ", shown(r.frames.value_or("1")),
+        " frames");
   const std::int64_t most = again.shape.width * again.shape.height / (*r.width * *r.height);
   const auto check_count = [&](std::int64_t items) {
     check(items <= most, "the settings of the sheet: expected at most ", most, " images of ", *r.width, "x",
@@ -405,17 +402,16 @@ Action declare_reproduce(Flags& flags) {
 Command reproduce_command() {
   return {
       .name = "reproduce",
-      .summary = "make an image or clip again from its settings, and compare",
+      .summary = "reproduce an image or clip from its settings, and compare",
       .usage = "reproduce FILE [flags]",
       .about =
-          "Reads the settings that a file of pom sample carries (an image, a clip, or a folder of frames), "
-          "makes it again, and says whether the pixels agree (exit 0), or how many differ and by how much "
+          "Reads the settings stored in a file of pom sample (an image, a clip, or a folder of frames), "
+          "samples it again, and says whether the pixels agree (exit 0), or how many differ and by how much "
           "(exit 1).\n"
           "\n"
           "With the same build and kind of processor they are equal bit for bit; elsewhere some may "
           "differ by a grey level. Files whose format changes pixels (JPEG, MP4, WebM, GIF, y4m) are "
-          "compared "
-          "with what is made again, written in the same format.",
+          "compared with what is sampled again, written in the same format.",
       .examples =
           "pom reproduce circle.png\n"
           "pom reproduce circle.png --model assets/shapes64 -o again.png\n"

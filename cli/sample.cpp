@@ -60,7 +60,7 @@ void check_files(const Request& request) {
 Request asked(const SampleOptions& options, const generate::ModelConfig& config) {
   Request request = options.request;
   if (!options.size.empty()) {
-    check(!request.width && !request.height, "--size: expected alone, got --width or --height as well");
+    check(!request.width && !request.height, "--size: cannot be combined with --width or --height");
     generate::set_size(request, options.size);
   }
   if (config.network.video() && !request.frames && is_image_name(options.output)) request.frames = "1";
@@ -72,7 +72,7 @@ void check_new_file(const std::string& path, const char* flag, bool replace) {
   std::error_code ignored;
   const fs::path file = path, folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, ignored))
-    throw UsageError(detail::concat(flag, ": there is no folder ", folder.string()));
+    throw UsageError(detail::concat(flag, ": no such folder: ", folder.string()));
   if (fs::is_directory(file, ignored)) throw UsageError(detail::concat(flag, ": ", path, " is a folder"));
   if (fs::exists(file, ignored) && !replace)
     throw UsageError(detail::concat(flag, ": ", path, " already exists; use -y to overwrite"));
@@ -281,7 +281,7 @@ void tell_end(const Run& run, const Sink& sink, End end) {
 }
 
 int sample(SampleOptions& options) {
-  if (options.model.empty()) throw UsageError("--model: expected the folder of a model, got nothing");
+  if (options.model.empty()) throw UsageError("--model: expected a model folder, got nothing");
   options.model = model_folder(options.model, "--model").string();
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
@@ -325,17 +325,16 @@ Command sample_command() {
       .usage = "sample --model DIR [flags]",
       .about =
           "Makes images or clips with a model: images as PNG or JPEG, clips as MP4, WebM, GIF, raw video or "
-          "a "
-          "folder of frames. Each file carries the settings that made it, and `pom reproduce` makes it "
+          "a folder of frames. Each file carries the settings that made it, and `pom reproduce` makes it "
           "again.\n"
           "\n"
-          "Paths of finished files go to stdout, progress to stderr. What is left open, the model's "
-          "own settings decide (pom info DIR shows them). One seed, one image: item i of a run has "
+          "Paths of finished files go to stdout, progress to stderr. Settings that are not given take the "
+          "model's defaults (pom info DIR shows them). One seed, one image: item i of a run has "
           "seed + i, and comes out the same alone, in any batch and with any number of threads.\n"
           "\n"
           "A model that reads text takes --prompt and makes a clip, or, for an output that ends in .png or "
-          ".jpg, an image. With --stream a clip comes block by block, and Ctrl-C or a player that is closed "
-          "ends it with a file that plays.",
+          ".jpg, an image. With --stream a clip comes block by block; Ctrl-C, or closing the "
+          "player, finishes the file so that it plays.",
       .examples =
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"

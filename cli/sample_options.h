@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/common_fields.h"
 #include "pom/generate/device.h"
 #include "pom/generate/request.h"
 
@@ -20,7 +21,7 @@ struct SampleOptions {
   void fields(Visit&& visit) {
     constexpr std::string_view what = "What to make", where = "Where it goes", work = "How to work";
     visit(Field{.name = "model",
-                .help = "folder of the model (config.json, model.safetensors), or its name in $POM_MODELS, "
+                .help = "model folder (config.json, model.safetensors), or its name in $POM_MODELS, "
                         "assets/ or models/",
                 .value = "DIR",
                 .group = "Model"},
@@ -44,35 +45,34 @@ struct SampleOptions {
                 .group = where},
           grid);
     visit(Field{.name = "preview",
-                .help = "every N steps also write what the image is going to be, as "
-                        "NAME_preview_003.png beside the output",
+                .help = "also write the predicted image every N steps, as NAME_preview_003.png next to "
+                        "the output",
                 .value = "N",
                 .group = where,
                 .least = 1,
                 .most = 10000},
           preview);
-    visit(Field{.name = "yes", .help = "overwrite files that exist", .group = where}, yes);
+    visit(yes_field(where), yes);
     visit(Field{.name = "json",
                 .help = "the result as one JSON object: files, seeds, classes or prompts, seconds, model",
                 .group = where},
           json);
     visit(
         Field{
-            .name = "quiet", .help = "no progress, no remarks; a random seed is still said", .group = where},
+            .name = "quiet", .help = "no progress, no notes; a random seed is still printed", .group = where},
         quiet);
     visit(Field{.name = "save_latents",
-                .help =
-                    "also write the latents before they are decoded: safetensors, \"latents\", an item a row",
+                .help = "also write the latents before decoding: safetensors, \"latents\", one row per item",
                 .value = "FILE",
                 .group = where},
           save_latents);
     visit(Field{.name = "init_latents",
-                .help = "noise to begin with in place of the seed's, a file of the same form",
+                .help = "noise to start from instead of the seed's: a file like that of --save-latents",
                 .value = "FILE",
                 .group = work},
           init_latents);
     visit(Field{.name = "dry_run",
-                .help = "only forecast time and memory; exit 1 where it would not fit",
+                .help = "only forecast time and memory; exit 1 if it does not fit",
                 .group = work},
           dry_run);
     visit(generate::device_field(work), device);
@@ -84,17 +84,11 @@ struct SampleOptions {
                 .most = 65536},
           batch);
     visit(Field{.name = "memory_limit",
-                .help = "what the program may take in all, such as 4G or 512M",
+                .help = "memory limit of the whole program, e.g. 4G or 512M",
                 .value = "SIZE",
                 .group = work},
           memory_limit);
-    visit(Field{.name = "threads",
-                .help = "threads of the processor (default: one for each core)",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 1024},
-          threads);
+    visit(threads_field(work), threads);
   }
 };
 

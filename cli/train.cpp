@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/common_fields.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/processor.h"
@@ -35,12 +36,12 @@ struct TrainFlags {
                 .group = what},
           recipe);
     visit(Field{.name = "set",
-                .help = "change a field of the recipe, as optimizer.lr=2e-4; as often as you like",
+                .help = "set a field of the recipe, e.g. optimizer.lr=2e-4; can be repeated",
                 .value = "A.B=C",
                 .group = what},
           set);
     visit(Field{.name = "init_from",
-                .help = "start from the weights of a model, which may be of another picture size",
+                .help = "start from the weights of a model, which may be of another image size",
                 .value = "DIR",
                 .group = what},
           init_from);
@@ -49,26 +50,26 @@ struct TrainFlags {
                 .value = "DIR",
                 .group = where},
           output);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
-    visit(Field{.name = "quiet", .help = "no progress, no remarks; log.txt has them", .group = where}, quiet);
+    visit(json_field(where), json);
+    visit(Field{.name = "quiet", .help = "no progress, no notes; log.txt has them", .group = where}, quiet);
     visit(Field{.name = "resume",
-                .help = "go on from the newest checkpoint in the folder that is whole",
+                .help = "continue from the newest intact checkpoint in the folder",
                 .group = work},
           resume);
     visit(Field{.name = "from",
-                .help = "go on from this checkpoint, of any run, in a new folder (-o)",
+                .help = "continue from this checkpoint, of any run, in a new folder (-o)",
                 .value = "FILE",
                 .group = work},
           from);
     visit(Field{.name = "cooldown",
-                .help = "let the learning rate fall from here on, over N steps, and end there",
+                .help = "decay the learning rate to zero over the next N steps, then stop",
                 .value = "N",
                 .group = work,
                 .least = 1,
                 .most = 1e9},
           cooldown);
     visit(Field{.name = "minutes",
-                .help = "save and leave after so long; --resume goes on",
+                .help = "save and stop after X minutes; continue with --resume",
                 .value = "X",
                 .group = work,
                 .least = 0.001,
@@ -78,7 +79,7 @@ struct TrainFlags {
           dry_run);
     visit(generate::device_field(work), device);
     visit(Field{.name = "threads",
-                .help = "threads of the processor (default: the recipe's, or one for each core)",
+                .help = "CPU threads (default: the recipe's, or one per core)",
                 .value = "N",
                 .group = work,
                 .least = 1,
@@ -156,13 +157,12 @@ int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
   print("network     " + amount_text(static_cast<double>(f.parameters)) + " parameters");
   if (f.fits) {
     print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
-                         recipe.data.moving() ? " clips, " : " pictures, ",
-                         amount_text(f.pictures_per_second),
+                         recipe.data.moving() ? " clips, " : " images, ", amount_text(f.pictures_per_second),
                          "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)"));
     print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(seconds)));
   }
   print("memory      " + bytes_text(static_cast<double>(f.memory_bytes)) +
-        " for weights, moments, average, gradients and activations" +
+        " for weights, moments, EMA, gradients and activations" +
         (f.free_bytes > 0 ? ", of " + bytes_text(static_cast<double>(f.free_bytes)) : std::string()));
   print(detail::concat("disk        ", bytes_text(static_cast<double>(f.checkpoint_bytes)), " a checkpoint, ",
                        recipe.log.keep, " kept"));
@@ -191,12 +191,12 @@ void print_result(const TrainFlags& flags, const train::RunResult& result) {
 void check_flags(const TrainFlags& flags) {
   if (flags.cooldown > 0 && !flags.resume && flags.from.empty())
     throw UsageError(
-        "--cooldown: expected with --resume or --from, since it begins at a checkpoint; a recipe's own "
-        "is optimizer.cooldown");
+        "--cooldown: needs --resume or --from, as it starts at a checkpoint; in a recipe use "
+        "optimizer.cooldown");
   if (!flags.from.empty() && (flags.resume || flags.output.empty()))
-    throw UsageError("--from: expected with a new folder (-o DIR) and without --resume");
+    throw UsageError("--from: needs a new folder (-o DIR), and cannot be combined with --resume");
   if (!flags.init_from.empty() && (flags.resume || !flags.from.empty()))
-    throw UsageError("--init-from: expected without --resume and --from: it is for a run that begins");
+    throw UsageError("--init-from: starts a new run; cannot be combined with --resume or --from");
 }
 
 int run(const TrainFlags& flags) {
@@ -226,7 +226,7 @@ int run(const TrainFlags& flags) {
   print_result(flags, result);
   if (result.end == train::End::finished) return Exit::ok;
   say(detail::concat(result.end == train::End::stopped ? "stopped" : "time is up", " and saved at step ",
-                     result.state.step, "; --resume goes on"));
+                     result.state.step, "; use --resume to continue"));
   return result.end == train::End::stopped ? signals.exit_code() : Exit::ok;
 }
 
@@ -245,17 +245,14 @@ Action declare_train(Flags& flags) {
 Command train_command() {
   return {
       .name = "train",
-      .summary = "make a model from a recipe",
+      .summary = "train a model from a recipe",
       .usage = "train RECIPE.toml [--set A.B=C ...] [--resume] [-o DIR] [flags]",
       .about =
-          "Trains a network as a recipe says and leaves a run's folder: the resolved recipe, the log (JSON "
-          "lines, "
-          "TensorBoard), sheets of pictures, checkpoints, and model/, a model folder that pom sample takes "
-          "at any "
-          "time.\n"
+          "Trains a network and writes a run folder: the resolved recipe, the log (JSON lines, TensorBoard), "
+          "sample sheets, checkpoints, and model/, a model folder that pom sample takes at any time.\n"
           "\n"
-          "Ctrl-C, SIGTERM and SIGHUP save and leave. --resume goes on from the newest checkpoint that is "
-          "whole, and the result is the same, bit for bit, as if the run had never stopped. A folder that "
+          "Ctrl-C, SIGTERM and SIGHUP save and stop. --resume continues from the newest intact checkpoint, "
+          "and the result is the same, bit for bit, as if the run had never stopped. A folder that "
           "holds a run takes no other, and a model is never replaced by one of an earlier step. Every field "
           "of a recipe has a default; recipe.toml in the run's folder shows all of them with their meaning.",
       .examples =

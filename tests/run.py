@@ -220,7 +220,7 @@ def count_junit(report: Path) -> Count:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the tests of libpom.")
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (all unless told)")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all)")
     parser.add_argument("--preset", default="release", help="the build to test (CMakePresets.json)")
     parser.add_argument("--all", action="store_true", help="also what takes long: see `make test-all`")
     arguments = parser.parse_args()

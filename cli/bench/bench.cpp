@@ -147,17 +147,16 @@ std::string typed_command(const BenchOptions& options) {
 Command bench_command() {
   return {
       .name = "bench",
-      .summary = "time the network, or a layer, beside attention",
+      .summary = "time the network, or a layer, against attention",
       .usage = "bench figure1|operator [flags]",
       .about =
           "figure1 times the network with the Polynomial Mixer and the same network with attention against "
-          "the "
-          "number of tokens, forward (as sampling does it) and forward + backward (as training does it), and "
-          "the matrix products of the first one alone, as torch does them. operator does the "
-          "same for a single layer, and says what share of the machine's speed it reaches.\n"
+          "the number of tokens, forward (as sampling does it) and forward + backward (as training does it), "
+          "and the GEMMs of the first one alone, as torch does them. operator does the same for a single "
+          "layer, and says what share of the machine's speed it reaches.\n"
           "\n"
           "All contenders of a row are called in turn in one process. A figure is the median of its rounds, "
-          "in ms per picture; after it stands half of what lies between the 10th and the 90th percentile.",
+          "in ms per image; after it stands half of what lies between the 10th and the 90th percentile.",
       .examples =
           "pom bench figure1 --tokens 64,256 --dim 64 --depth 2 --heads 2\n"
           "pom bench operator --tokens 64,256 --dim 64 --mask causal --budget 0.5",

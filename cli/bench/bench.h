@@ -11,6 +11,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "cli/bench/timing.h"
+#include "cli/common_fields.h"
 #include "cli/signals.h"
 #include "pom/base/fields.h"
 #include "pom/generate/device.h"
@@ -36,37 +37,33 @@ struct BenchOptions {
                 .value = "DIR",
                 .group = where},
           output);
-    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
-    visit(Field{.name = "quiet", .help = "no remarks", .group = where}, quiet);
+    visit(yes_field(where), yes);
+    visit(json_field(where), json);
+    visit(quiet_field(where), quiet);
     visit(generate::device_field(work), device);
     visit(Field{.name = "budget",
-                .help = "seconds for a row of a table, about",
+                .help = "seconds per row, roughly",
                 .value = "X",
                 .group = work,
                 .least = 0,
                 .most = 3600},
           budget);
-    visit(Field{.name = "longest",
-                .help = "seconds; what would take longer for one call, judged by the row before, is skipped",
-                .value = "X",
-                .group = work,
-                .least = 0,
-                .most = 3600},
-          longest);
+    visit(
+        Field{
+            .name = "longest",
+            .help =
+                "skip calls that would take longer than this many seconds, extrapolated from the row before",
+            .value = "X",
+            .group = work,
+            .least = 0,
+            .most = 3600},
+        longest);
     visit(Field{.name = "no_graphs",
-                .help = "on a GPU: products, layers and the networks' forward + backward are launched one by "
-                        "one, not "
-                        "as CUDA graphs; for the networks' forward set POM_GRAPHS=0",
+                .help = "on a GPU: GEMMs, layers and the networks' forward + backward are launched one by "
+                        "one, not as CUDA graphs; for the networks' forward set POM_GRAPHS=0",
                 .group = work},
           no_graphs);
-    visit(Field{.name = "threads",
-                .help = "threads of the processor (default: one for each core)",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 1024},
-          threads);
+    visit(threads_field(work), threads);
   }
 
  private:
@@ -80,14 +77,15 @@ struct BenchOptions {
                 .choices = {"figure1", "operator"}},
           what);
     visit(Field{.name = "dtype",
-                .help = "of the products: fp32, bf16, fp16, fp8 (e4m3, figure1 on a GPU); default: bf16 on a "
-                        "GPU, else fp32",
+                .help =
+                    "dtype of the GEMMs: fp32, bf16, fp16, fp8 (e4m3, figure1 on a GPU); default: bf16 on a "
+                    "GPU, else fp32",
                 .value = "NAME",
                 .group = about,
                 .choices = {"fp32", "bf16", "fp16", "fp8"}},
           dtype);
     visit(Field{.name = "tokens",
-                .help = "lengths, of figure1 squares of whole numbers; default: 256 to 65536 on a GPU, else "
+                .help = "numbers of tokens (figure1: squares); default: 256 to 65536 on a GPU, else "
                         "64 to 1024",
                 .value = "N,N",
                 .group = about,
@@ -95,7 +93,7 @@ struct BenchOptions {
                 .most = 1 << 24},
           tokens);
     visit(Field{.name = "batch",
-                .help = "pictures at a time; default: 4 on a GPU and 1 from 65536 tokens on, else 1",
+                .help = "batch size; default: 4 on a GPU and 1 from 65536 tokens on, else 1",
                 .value = "N",
                 .group = about,
                 .least = 1,
@@ -123,12 +121,12 @@ struct BenchOptions {
                 .group = sizes},
           variant);
     number("dim", "width of a token; default of operator: 1152, on a processor 384", 65536, dim);
-    number("depth", "figure1: blocks", 1000, depth);
-    number("heads", "of attention; default of operator: heads of 72 or 64", 1024, heads);
-    number("ffw_expand", "figure1: hidden features of the feed-forward, in widths (default: 4)", 64,
-           ffw_expand);
+    number("depth", "figure1: number of blocks", 1000, depth);
+    number("heads", "attention heads; default of operator: heads of 72 or 64", 1024, heads);
+    number("ffw_expand", "figure1: hidden features of the feed-forward, as a multiple of dim (default: 4)",
+           64, ffw_expand);
     number("order", "degree of the mixer (default: 2)", 64, order);
-    number("expand", "features of a degree, in widths (default: 2)", 64, expand);
+    number("expand", "features per degree, as a multiple of dim (default: 2)", 64, expand);
     visit(Field{.name = "mask",
                 .help = "operator: none, causal, or block:K for blocks of K tokens",
                 .value = "MASK",

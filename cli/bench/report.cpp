@@ -109,7 +109,7 @@ std::string svg_of(const BenchReport& report) {
             .panels = {}};
   for (const BenchSection& section : report.sections)
     plot.panels.push_back(
-        {section.title + ", ms per picture",
+        {section.title + ", ms per image",
          {series(section, "products", &BenchRow::gemms), series(section, "PoM", &BenchRow::pom),
           series(section, "attention", &BenchRow::attention)}});
   return plot_svg(plot);
@@ -122,7 +122,7 @@ std::string markdown(const Bench& bench, const BenchReport& report) {
   text += "\n";
   const BenchTable table(report.peak);
   for (const BenchSection& section : report.sections) {
-    text += "\n## " + section.title + ", ms per picture\n\n" + table.head() + "\n";
+    text += "\n## " + section.title + ", ms per image\n\n" + table.head() + "\n";
     for (const BenchRow& row : section.rows) text += table.line(row) + "\n";
   }
   for (const std::string& note : report.notes) text += "\n" + note + "\n";
@@ -139,7 +139,7 @@ std::string json_text(const Bench& bench, const BenchReport& report) {
       .add("torch", TORCH_VERSION)
       .add("dtype", bench.dtype)
       .add("settings", report.about)
-      .add("unit", "ms per picture");
+      .add("unit", "ms per image");
   if (report.peak > 0) result.add("peak_tflops", report.peak / 1e12);
   for (const BenchSection& section : report.sections) {
     std::vector<JsonObject> rows;
@@ -220,7 +220,7 @@ void print_heading(const Bench& bench, const BenchReport& report) {
 
 void print_section(const Bench& bench, const BenchReport& report, const BenchSection& section) {
   if (bench.options.json) return;
-  print("\n" + section.title + ", ms per picture\n");
+  print("\n" + section.title + ", ms per image\n");
   print(BenchTable(report.peak).head());
 }
 

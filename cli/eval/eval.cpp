@@ -65,26 +65,26 @@ void refuse_flags(const EvalOptions& options) {
            : !options.window.empty()  ? "--window"
                                       : nullptr;
   if (flag != nullptr)
-    throw UsageError(
-        detail::concat(flag, ": is for pom eval ", sprites ? "shapes" : "sprites", ", got ", options.what));
+    throw UsageError(detail::concat(flag, ": is only for pom eval ", sprites ? "shapes" : "sprites", ", got ",
+                                    options.what));
 }
 
 void check_model(const EvalOptions& options) {
   const bool clips = generate::read_config(options.model).network.video();
   if (clips == (options.what == "sprites")) return;
-  const auto makes = [](bool c) { return c ? "clips" : "pictures"; };
-  throw UsageError(detail::concat("expected a model that makes ", makes(!clips), ", and ", options.model,
-                                  " makes ", makes(clips), ": pom eval ", clips ? "sprites" : "shapes",
-                                  " judges those"));
+  const auto makes = [](bool c) { return c ? "clips" : "images"; };
+  throw UsageError(detail::concat("expected a model for ", makes(!clips), ", but ", options.model,
+                                  " is one for ", makes(clips), ": use pom eval ",
+                                  clips ? "sprites" : "shapes"));
 }
 
 void check_options(const EvalOptions& options) {
   if (options.what.empty())
     throw UsageError("expected what to judge, got nothing: pom eval shapes MODEL, or pom eval sprites MODEL");
   if (options.drawings && !options.model.empty())
-    throw UsageError("--drawings: expected alone, got the model " + options.model + " as well");
+    throw UsageError("--drawings: cannot be combined with a model, got " + options.model);
   if (!options.drawings && options.model.empty())
-    throw UsageError("expected the folder of a model, or --drawings, got neither");
+    throw UsageError("expected a model folder, or --drawings, got neither");
   refuse_flags(options);
   as_usage([&] { generate::device_named(options.device, "eval"); });
   if (!options.drawings) check_model(options);
@@ -113,15 +113,15 @@ Action declare_eval(Flags& flags) {
 Command eval_command() {
   return {
       .name = "eval",
-      .summary = "measure how well a model draws",
+      .summary = "evaluate a model",
       .usage = "eval shapes|sprites MODEL [flags]",
       .about =
           "shapes: trains a small convolutional judge on drawings of shapes, at the size of the model's "
-          "pictures, and asks it about pictures that the model makes: how many are recognised as what they "
-          "should be, what the others are taken for, how much pictures of one class differ in hue, position "
+          "images, and asks it about images that the model makes: how many are recognised as what they "
+          "should be, what the others are taken for, how much images of one class differ in hue, position "
           "and size, and how far their features are from those of drawings (the Frechet distance). As many "
           "drawings, judged the same way, stand beside each number; the spread is that over the seeds. The "
-          "judge never sees a generated picture before it judges it, and none of its drawings are those of "
+          "judge never sees a generated image before it judges it, and none of its drawings are those of "
           "a training.\n"
           "\n"
           "sprites: asks a model for clips of captions, those of training and those held out of it, and "

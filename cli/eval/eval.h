@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/common_fields.h"
 #include "cli/signals.h"
 #include "pom/base/fields.h"
 #include "pom/base/progress.h"
@@ -46,26 +47,26 @@ struct EvalOptions {
   void about_fields(Visit&& visit) {
     constexpr std::string_view about = "About";
     visit(Field{.name = "what",
-                .help = "what the model makes: pictures of shapes, or clips of sprites",
+                .help = "what the model makes: images of shapes, or clips of sprites",
                 .value = "shapes|sprites",
                 .group = about,
                 .choices = {"shapes", "sprites"}},
           what);
-    visit(Field{.name = "model", .help = "folder of the model", .value = "MODEL", .group = about}, model);
+    visit(Field{.name = "model", .help = "model folder", .value = "MODEL", .group = about}, model);
     visit(Field{.name = "drawings",
-                .help = "judge new drawings in place of what a model makes: the best that can be had",
+                .help = "judge new drawings instead of a model: the upper bound",
                 .group = about},
           drawings);
     visit(Field{.name = "count",
-                .help = "pictures for each seed, spread evenly over the classes (default: 1000), or "
-                        "clips of each split (500)",
+                .help = "images per seed, spread evenly over the classes (default: 1000), or "
+                        "clips per split (500)",
                 .value = "N",
                 .group = about,
                 .least = 1,
                 .most = 1'000'000},
           count);
     visit(Field{.name = "seed",
-                .help = "of the first picture or clip",
+                .help = "seed of the first image or clip",
                 .value = "N",
                 .group = about,
                 .least = 0,
@@ -90,27 +91,26 @@ struct EvalOptions {
   void shapes_fields(Visit&& visit) {
     constexpr std::string_view shapes = "Of shapes";
     visit(Field{.name = "seeds",
-                .help = "repetitions with other pictures, for the spread",
+                .help = "repetitions with other images, for the spread",
                 .value = "N",
                 .group = shapes,
                 .least = 1,
                 .most = 1000},
           seeds);
     visit(Field{.name = "judge",
-                .help = "file of the judge: read where it is there, else written; without it a new one is "
-                        "trained",
+                .help = "judge file: read if it exists, else trained and written",
                 .value = "FILE",
                 .group = shapes},
           judge);
     visit(Field{.name = "judge_steps",
-                .help = "of the judge's training",
+                .help = "training steps of the judge",
                 .value = "N",
                 .group = shapes,
                 .least = 1,
                 .most = 1'000'000},
           judge_steps);
     visit(Field{.name = "judge_seed",
-                .help = "of the judge's drawings",
+                .help = "seed of the judge's drawings",
                 .value = "N",
                 .group = shapes,
                 .least = 0},
@@ -121,29 +121,29 @@ struct EvalOptions {
   void sprites_fields(Visit&& visit) {
     constexpr std::string_view sprites = "Of sprites";
     visit(Field{.name = "splits",
-                .help = "whose captions are asked for (default: all four)",
+                .help = "splits to evaluate (default: all four)",
                 .value = "A,B",
                 .group = sprites,
                 .choices = {"training", "new_wordings", "new_pairs", "new_both"}},
           splits);
     visit(Field{.name = "frames",
-                .help = "frames of a clip (default: the model's own)",
+                .help = "frames per clip (default: the model's own)",
                 .value = "N",
                 .group = sprites,
                 .least = 2,
                 .most = 1'000'000},
           frames);
     visit(Field{.name = "lengths",
-                .help = "times that length: the last part of so long a clip is judged, which has the length "
-                        "of one (default: 1); more needs a block-causal model",
+                .help = "clip lengths, as multiples of --frames: the last part, as long as one clip, is "
+                        "judged (default: 1); more than 1 needs a block-causal model",
                 .value = "N,N",
                 .group = sprites,
                 .least = 1,
                 .most = 100'000},
           lengths);
     visit(Field{.name = "window",
-                .help = "blocks that a block sees while sampling: a number, none, or model, its own; each "
-                        "of several gets its table",
+                .help = "blocks a block sees while sampling: a number, none, or model; each gives its own "
+                        "table",
                 .value = "N,N",
                 .group = sprites},
           window);
@@ -152,21 +152,22 @@ struct EvalOptions {
   template <class Visit>
   void place_fields(Visit&& visit) {
     constexpr std::string_view where = "Where it goes";
-    visit(Field{.name = "output",
-                .help = "folder for report.txt, report.json and a sheet of pictures; of shapes for the judge "
-                        "too, of sprites for curve.svg, where there are several lengths",
-                .value = "DIR",
-                .group = where},
-          output);
+    visit(
+        Field{.name = "output",
+              .help = "folder for report.txt, report.json and a sheet of images; for shapes also the judge, "
+                      "for sprites curve.svg if there are several lengths",
+              .value = "DIR",
+              .group = where},
+        output);
     visit(Field{.name = "sheet",
-                .help = "a sheet of pictures, with what was not seen as it should be: star?moon is a star "
-                        "that is taken for a moon",
+                .help = "a sheet of images, with what was not recognised: star?moon is a star taken for a "
+                        "moon",
                 .value = "FILE",
                 .group = where},
           sheet);
-    visit(Field{.name = "yes", .help = "replace files that are there", .group = where}, yes);
-    visit(Field{.name = "json", .help = "the result as one JSON object", .group = where}, json);
-    visit(Field{.name = "quiet", .help = "no progress, no remarks", .group = where}, quiet);
+    visit(yes_field(where), yes);
+    visit(json_field(where), json);
+    visit(quiet_field(where), quiet);
   }
 
   template <class Visit>
@@ -180,13 +181,7 @@ struct EvalOptions {
                 .least = 1,
                 .most = 65536},
           batch);
-    visit(Field{.name = "threads",
-                .help = "threads of the processor (default: one for each core)",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 1024},
-          threads);
+    visit(threads_field(work), threads);
   }
 };
 

@@ -54,7 +54,7 @@ std::string row(const std::string& label, const std::string& a, const std::strin
 
 std::string summary(const ShapesReport& r) {
   const bool several = r.repetitions > 1;
-  std::string text = bold(row("", "pictures", "drawings", "ratio"), 1);
+  std::string text = bold(row("", "images", "drawings", "ratio"), 1);
   text += row("recognised", percent(r.recognised, several), percent(r.drawings_recognised, several), "");
   const auto beside = [&](const char* label, const ShapesReport::Beside& b) {
     text += row(label, with_spread(b.pictures, 3, several), with_spread(b.drawings, 3, several),
@@ -85,7 +85,7 @@ std::string confusion(const ShapesReport& r) {
 // Percent of all pictures, and of all drawings.
 std::string hues(const ShapesReport& r) {
   constexpr std::size_t name = 11;
-  std::string head = left("hue, in %", name), pictures = left("pictures", name),
+  std::string head = left("hue, in %", name), pictures = left("images", name),
               drawings = left("drawings", name);
   const double all = static_cast<double>(r.count * r.repetitions);
   for (std::size_t i = 0; i < r.hues.size(); ++i) {

@@ -101,7 +101,7 @@ void plan(ShapesRun& run) {
   const std::int64_t classes = std::ssize(run.classes), count = run.options.count.value_or(1000);
   const std::int64_t each = std::max<std::int64_t>(2, (count + classes - 1) / classes);  // a spread needs two
   if (each * classes != count)
-    run.remark(detail::concat(each * classes, " pictures, so that there are as many of each class"));
+    run.remark(detail::concat(each * classes, " images, so that there are as many of each class"));
   run.asked = eval::each_so_often(run.classes, each);
   run.request.class_name = "all";
   run.request.count = each;
@@ -189,10 +189,9 @@ eval::ShapesReport work(ShapesRun& run) {
 
 std::string heading(const ShapesRun& run) {
   const std::int64_t count = std::ssize(run.asked), all = count * run.options.seeds;
-  std::string text =
-      detail::concat(run.engine ? run.engine->name() : "drawings", " at ", run.canvas.width, "x",
-                     run.canvas.height, ": ", run.options.seeds, " x ", grouped(count), " pictures, seeds ",
-                     run.options.seed, " to ", run.options.seed + all - 1);
+  std::string text = detail::concat(run.engine ? run.engine->name() : "drawings", " at ", run.canvas.width,
+                                    "x", run.canvas.height, ": ", run.options.seeds, " x ", grouped(count),
+                                    " images, seeds ", run.options.seed, " to ", run.options.seed + all - 1);
   if (run.engine)
     text +=
         detail::concat("\n", steps_text(*run.request.sampler, *run.request.steps, *run.request.shift), ", ",

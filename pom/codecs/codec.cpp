@@ -30,7 +30,7 @@ class FrameByFrame : public ClipDecoder {
   }
   std::map<std::string, at::Tensor> state() const override { return {}; }
   void set_state(const std::map<std::string, at::Tensor>& state) override {
-    check(state.empty(), "decode: state: expected nothing, as every frame is a picture, got ", state.size(),
+    check(state.empty(), "decode: state: expected nothing, as every frame is an image, got ", state.size(),
           " tensors");
   }
 

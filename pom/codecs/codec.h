@@ -23,9 +23,15 @@ struct CodecConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "what turns pictures into latents", .choices = {"pixels"}}, kind);
-    visit(Field{.name = "scale", .help = "factor of the latents", .least = 1e-6, .most = 1e6}, scale);
-    visit(Field{.name = "shift", .help = "subtracted before the factor", .least = -1e6, .most = 1e6}, shift);
+    visit(Field{.name = "kind", .help = "codec between images and latents", .choices = {"pixels"}}, kind);
+    visit(
+        Field{
+            .name = "scale", .help = "scale in latent = (image - shift) * scale", .least = 1e-6, .most = 1e6},
+        scale);
+    visit(
+        Field{
+            .name = "shift", .help = "shift in latent = (image - shift) * scale", .least = -1e6, .most = 1e6},
+        shift);
   }
 };
 

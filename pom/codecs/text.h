@@ -25,13 +25,10 @@ struct TextConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "what turns prompts into tokens", .choices = {"words"}}, kind);
-    visit(Field{.name = "width", .help = "width of a token of text", .least = 1, .most = 65536}, width);
-    visit(Field{.name = "limit", .help = "most tokens of a prompt", .least = 1, .most = 65536}, limit);
-    visit(Field{.name = "layers",
-                .help = "layers in which a word learns of its neighbours",
-                .least = 0,
-                .most = 64},
+    visit(Field{.name = "kind", .help = "text encoder", .choices = {"words"}}, kind);
+    visit(Field{.name = "width", .help = "width of a text token", .least = 1, .most = 65536}, width);
+    visit(Field{.name = "limit", .help = "most tokens in a prompt", .least = 1, .most = 65536}, limit);
+    visit(Field{.name = "layers", .help = "layers that mix neighbouring words", .least = 0, .most = 64},
           layers);
   }
 };

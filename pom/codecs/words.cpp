@@ -164,7 +164,7 @@ Words::Pieces Words::pieces(std::span<const std::string> prompts, std::int64_t l
     if (count > most) {
       all.back().resize(most);
       result.warnings.push_back(detail::concat("prompt: expected at most ", most, " pieces of text, got ",
-                                               count, ": the rest is cut"));
+                                               count, ": truncated to ", most));
     }
     length = std::max(length, static_cast<std::int64_t>(all.back().size()));
   }

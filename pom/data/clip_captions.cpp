@@ -46,8 +46,8 @@ bool is_there(const fs::path& path) {
 // A caption as text encoders take it; `where` names its file.
 std::string checked_caption(std::string_view text, const std::string& where) {
   const std::size_t bad = io::detail::find_invalid_utf8(text);
-  check(bad == text.size(), "captions: ", where, ": expected a caption in UTF-8, got another byte at place ",
-        bad);
+  check(bad == text.size(), "captions: ", where,
+        ": expected a caption in UTF-8, got an invalid byte at position ", bad);
   return trimmed(text);
 }
 
@@ -105,7 +105,7 @@ std::vector<CaptionedClip> clips_of_table(const fs::path& root, const fs::path& 
     const std::string where = detail::concat(source, ": row ", i + 1);
     check(rows[i].size() > std::max(file, caption) && rows[i].size() <= rows[0].size(), "captions: ", where,
           ": expected ", rows[0].size(), " fields, got ", rows[i].size(),
-          rows[i].size() > rows[0].size() ? "; a text with a comma stands in quotes" : "");
+          rows[i].size() > rows[0].size() ? "; put text with a comma in quotes" : "");
     clips.push_back(
         {within.file(rows[i][file], "captions: " + where), checked_caption(rows[i][caption], where)});
   }

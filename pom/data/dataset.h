@@ -29,29 +29,25 @@ struct DataConfig {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "kind",
-                .help =
-                    "shapes (drawn here), folder (of pictures), latents, sprites (clips drawn here) or clips",
+                .help = "shapes (drawn here), folder (of images), latents, sprites (clips drawn here) or "
+                        "clips",
                 .choices = {"shapes", "folder", "latents", "sprites", "clips"}},
           kind);
-    visit(Field{.name = "path",
-                .help = "folder with one folder for each class; of clips, files with a caption each"},
-          path);
+    visit(
+        Field{.name = "path", .help = "folder with one subfolder per class; for clips, files with captions"},
+        path);
     visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
-    visit(Field{.name = "frames", .help = "frames of a clip; of sprites and clips", .least = 1, .most = 1e6},
+    visit(Field{.name = "frames", .help = "frames per clip (sprites, clips)", .least = 1, .most = 1e6},
           frames);
-    visit(Field{.name = "fps", .help = "frames a second; of sprites and clips", .least = 0.01, .most = 1000},
+    visit(Field{.name = "fps", .help = "frames per second (sprites, clips)", .least = 0.01, .most = 1000},
           fps);
-    visit(Field{.name = "flip", .help = "mirror half of the pictures"}, flip);
+    visit(Field{.name = "flip", .help = "mirror half of the images"}, flip);
     visit(Field{.name = "validation",
-                .help = "examples held back for the validation loss; of files at most a tenth",
+                .help = "examples held out for validation; of files at most a tenth",
                 .least = 0,
                 .most = 1e6},
           validation);
-    visit(Field{.name = "workers",
-                .help = "threads that prepare batches; 0: by the cores",
-                .least = 0,
-                .most = 256},
-          workers);
+    visit(Field{.name = "workers", .help = "loader threads; 0: automatic", .least = 0, .most = 256}, workers);
     sprites.fields(visit);
   }
 

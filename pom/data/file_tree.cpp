@@ -45,14 +45,14 @@ bool is_folder(const fs::directory_entry& entry) {
 }
 
 void check_root(const std::string& root, std::string_view what) {
-  check(!root.empty(), "data: path: expected a folder with one folder of ", what,
-        " for each class, got nothing");
+  check(!root.empty(), "data: path: expected a folder with one subfolder of ", what,
+        " per class, got nothing");
   std::error_code error;
   const fs::file_status status = fs::status(root, error);
-  check(fs::exists(status), "data: path: ", root, ": expected a folder with one folder of ", what,
-        " for each class, got ", error.value() == EACCES ? error.message() : "no such folder");
-  check(fs::is_directory(status), "data: path: ", root, ": expected a folder with one folder of ", what,
-        " for each class, got a file");
+  check(fs::exists(status), "data: path: ", root, ": expected a folder with one subfolder of ", what,
+        " per class, got ", error.value() == EACCES ? error.message() : "no such folder");
+  check(fs::is_directory(status), "data: path: ", root, ": expected a folder with one subfolder of ", what,
+        " per class, got a file");
 }
 
 }  // namespace
@@ -67,8 +67,8 @@ FileTree find_files(const std::string& root, const std::vector<std::string_view>
                     std::string_view what) {
   check_root(root, what);
   FileTree tree{.root = root, .classes = names_in(root, is_folder), .files = {}};
-  check(!tree.classes.empty(), "data: path: ", root, ": expected one folder of ", what,
-        " for each class, got no folder");
+  check(!tree.classes.empty(), "data: path: ", root, ": expected one subfolder of ", what,
+        " per class, got no folder");
   const auto wanted = [&](const fs::directory_entry& entry) {
     std::error_code error;
     return ends_in(entry.path(), endings) && entry.is_regular_file(error);

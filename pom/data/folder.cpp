@@ -49,7 +49,7 @@ const std::vector<std::string_view>& picture_endings() {
 
 FileSets open_picture_folder(const DataConfig& config, std::uint64_t seed) {
   check_picture_size(config);
-  const auto tree = std::make_shared<FileTree>(find_files(config.path, picture_endings(), "pictures"));
+  const auto tree = std::make_shared<FileTree>(find_files(config.path, picture_endings(), "images"));
   return {std::make_shared<PictureFolder>(tree, config, config.flip, seed),
           std::make_shared<PictureFolder>(tree, config, false, seed)};
 }

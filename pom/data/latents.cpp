@@ -114,9 +114,8 @@ const std::vector<std::string_view>& latent_endings() {
 }
 
 FileSets open_latents(const DataConfig& config, std::uint64_t seed) {
-  check(
-      !config.flip,
-      "data: flip: expected false for latents, which have no mirror image; encode mirrored pictures instead");
+  check(!config.flip,
+        "data: flip: expected false: latents cannot be mirrored; encode mirrored images instead");
   const auto tree = std::make_shared<FileTree>(find_files(config.path, latent_endings(), "latents"));
   const std::vector<std::int64_t> shape = first_shape(*tree);
   return {std::make_shared<Latents>(tree, shape, true, seed),

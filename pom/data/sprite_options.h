@@ -22,25 +22,22 @@ struct SpriteOptions {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "split",
-                .help = "of sprites: training, or what is held out of it: new_pairs (of hue and shape), "
+                .help = "sprites: training, or what is held out of it: new_pairs (of hue and shape), "
                         "new_wordings, new_both",
                 .choices = {"training", "new_pairs", "new_wordings", "new_both"}},
           split);
     visit(Field{.name = "directions",
-                .help = "of sprites: 4 (right, up, left, down) or 8",
+                .help = "sprites: 4 directions (right, up, left, down) or 8",
                 .least = 4,
                 .most = 8},
           directions);
-    visit(Field{.name = "two", .help = "share of the clips with two sprites", .least = 0, .most = 1}, two);
-    visit(Field{.name = "bouncing", .help = "share of the sprites that go to and fro", .least = 0, .most = 1},
-          bouncing);
-    visit(Field{.name = "staying", .help = "share of the sprites that stay in place", .least = 0, .most = 1},
+    visit(Field{.name = "two", .help = "share of clips with two sprites", .least = 0, .most = 1}, two);
+    visit(Field{.name = "bouncing", .help = "share of sprites that bounce", .least = 0, .most = 1}, bouncing);
+    visit(Field{.name = "staying", .help = "share of sprites that stay in place", .least = 0, .most = 1},
           staying);
-    visit(Field{.name = "spinning", .help = "share of the sprites that spin", .least = 0, .most = 1},
-          spinning);
-    visit(
-        Field{.name = "pulsing", .help = "share of the sprites that grow and shrink", .least = 0, .most = 1},
-        pulsing);
+    visit(Field{.name = "spinning", .help = "share of sprites that spin", .least = 0, .most = 1}, spinning);
+    visit(Field{.name = "pulsing", .help = "share of sprites that grow and shrink", .least = 0, .most = 1},
+          pulsing);
   }
 };
 

@@ -35,7 +35,7 @@ Model guide(PairModel model, const Guidance& guidance) {
     const at::Tensor answer = model(x, t, both);
     const std::int64_t rows = both ? 2 * x.size(0) : x.size(0);
     check(answer.dim() == x.dim() && answer.size(0) == rows, "guide: model: expected ", rows, " rows for ",
-          x.size(0), " pictures, got shape ", answer.sizes());
+          x.size(0), " images, got shape ", answer.sizes());
     return both ? push(answer.contiguous(), guidance.scale) : answer;
   };
 }

@@ -52,7 +52,7 @@ at::Tensor Loss::operator()(const Path& path, const at::Tensor& output, const at
   check(output.sizes() == x0.sizes(), "Loss: output: expected the shape of x0, ", x0.sizes(), ", got ",
         output.sizes());
   check(x0.dim() >= 1 && t.dim() == 1 && t.size(0) == x0.size(0), "Loss: t: expected one time for each of ",
-        x0.dim() >= 1 ? x0.size(0) : 0, " pictures, got shape ", t.sizes());
+        x0.dim() >= 1 ? x0.size(0) : 0, " images, got shape ", t.sizes());
   const at::Tensor error = widened(output) - widened(path.target(x0, noise));
   const at::Tensor squares = at::square(error).flatten(1).mean(1);  // (B)
   return kind_ == Kind::mse ? squares : squares * weights(path, t).to(squares.scalar_type());

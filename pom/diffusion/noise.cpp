@@ -34,7 +34,7 @@ void fill_host(float* out, std::int64_t size, const Address& address) {
 
 void fill(const char* operation, at::Tensor& x, const Address& address) {
   check(x.dim() >= 1 && x.size(0) == static_cast<std::int64_t>(address.seeds.size()), operation,
-        ": seeds: expected one for each picture of shape ", x.sizes(), ", got ", address.seeds.size());
+        ": seeds: expected one for each image of shape ", x.sizes(), ", got ", address.seeds.size());
   check(x.is_floating_point(), operation, ": x: expected floating point, got ", x.scalar_type());
   if (x.numel() == 0) return;
   const std::int64_t size = x.numel() / x.size(0);

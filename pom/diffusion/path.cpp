@@ -70,7 +70,7 @@ void check_same(const char* what, const at::Tensor& a, const char* other, const 
 
 void check_times(const at::Tensor& t, const at::Tensor& x) {
   check(x.dim() >= 1 && t.dim() == 1 && t.size(0) == x.size(0), "Path: t: expected one time for each of ",
-        x.dim() >= 1 ? x.size(0) : 0, " pictures, got shape ", t.sizes());
+        x.dim() >= 1 ? x.size(0) : 0, " images, got shape ", t.sizes());
 }
 
 std::size_t index_of(const char* argument, std::string_view name, const std::vector<std::string>& names) {
@@ -112,7 +112,7 @@ double Path::sigma(double t) const {
 
 std::pair<at::Tensor, at::Tensor> Path::alpha_sigma(const at::Tensor& t, std::int64_t dims) const {
   check(dims >= 1, "Path: dims: expected at least 1, got ", dims);
-  check(t.dim() == 1, "Path: t: expected one time for each picture, got shape ", t.sizes());
+  check(t.dim() == 1, "Path: t: expected one time for each image, got shape ", t.sizes());
   std::vector<std::int64_t> shape(static_cast<std::size_t>(dims), 1);
   shape[0] = t.size(0);
   const at::Tensor time = t.to(at::kDouble).reshape(shape);

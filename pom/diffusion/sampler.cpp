@@ -12,7 +12,7 @@ at::Tensor sample(const Model& model, const at::Tensor& x, const Path& path, std
   const Sampler& sampler = checked_sampler(name, options);
   check(static_cast<bool>(model), "sample: model: expected a function, got none");
   check(x.defined() && x.dim() >= 1 && x.is_floating_point(),
-        "sample: x: expected floating-point pictures (B, ...), got ",
+        "sample: x: expected floating-point images (B, ...), got ",
         x.defined() ? detail::concat(x.scalar_type(), " of shape ", x.sizes()) : "nothing");
   check(static_cast<bool>(noise) || !needs_noise(sampler, options), "sample: noise: the sampler ",
         sampler.name, " needs some with eta ", options.eta, ", got none");

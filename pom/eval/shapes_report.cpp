@@ -48,7 +48,7 @@ Diversity diversity_of(std::span<const OfClass> classes) {
 void check_verdicts(const Verdicts& v, std::int64_t count) {
   const bool fitting = v.kinds.sizes() == at::IntArrayRef({count}) && v.hues.sizes() == v.kinds.sizes() &&
                        v.poses.sizes() == at::IntArrayRef({count, 3});
-  check(fitting, "measure: verdicts: expected those on ", count, " pictures, got kinds ", v.kinds.sizes(),
+  check(fitting, "measure: verdicts: expected those on ", count, " images, got kinds ", v.kinds.sizes(),
         ", hues ", v.hues.sizes(), ", poses ", v.poses.sizes());
 }
 
@@ -71,9 +71,8 @@ std::vector<OfClass> sort_by_class(const Verdicts& verdicts, std::span<const std
     for (std::size_t k = 0; k < 3; ++k) of.poses[k].push_back(poses.const_data_ptr<double>()[3 * i + k]);
   }
   for (std::size_t row = 0; row < classes.size(); ++row)
-    check(sorted[row].poses[0].size() >= 2,
-          "measure: asked: expected at least 2 pictures of each class, got ", sorted[row].poses[0].size(),
-          " of shape ", classes[row]);
+    check(sorted[row].poses[0].size() >= 2, "measure: asked: expected at least 2 images of each class, got ",
+          sorted[row].poses[0].size(), " of shape ", classes[row]);
   return sorted;
 }
 

@@ -37,7 +37,7 @@ std::string what_there_is(int count) {
 
 Field device_field(std::string_view group) {
   return {.name = "device",
-          .help = "where the network runs: cpu, cuda, cuda:N, or auto (a GPU where there is one)",
+          .help = "device: cpu, cuda, cuda:N, or auto (a GPU if available)",
           .value = "NAME",
           .group = group,
           .saved = false};

@@ -38,7 +38,7 @@ void check_class_names(const ModelConfig& config, std::string_view where) {
           "]: expected a name without control characters");
     const bool number = name.find_first_not_of("0123456789") == std::string::npos;
     check(!number || name == std::to_string(i), where, "classes[", i,
-          "]: expected a name, or its own number, got the number ", shown(name));
+          "]: expected a name, or its own index, got the number ", shown(name));
   }
 }
 
@@ -70,13 +70,12 @@ ModelConfig read_config(const fs::path& folder) {
 }
 
 ModelConfig read_config(const io::OpenFolder& folder) {
-  check(folder.has(config_file), "model folder: ", folder.path().string(), ": there is no ", config_file,
-        " in it");
+  check(folder.has(config_file), "model folder: ", folder.path().string(), ": no ", config_file);
   const std::string text = io::read_json_text(folder, config_file), source = folder.path_of(config_file);
   ModelConfig config;
   const std::set<std::string> given = io::read_json(text, config, source);
   for (const char* needed : {"format", "network"})
-    check(given.contains(needed), source, ": ", needed, ": expected this field, and it is missing");
+    check(given.contains(needed), source, ": missing field ", needed);
   if (!config.network.variant.empty()) {  // the variant first, then what the file says
     try {
       config.network = models::variant(config.network.variant);

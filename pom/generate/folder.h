@@ -29,7 +29,7 @@ struct DiffusionConfig {
     visit(Field{.name = "path", .help = "what the network predicts", .choices = diffusion::Path::names()},
           path);
     visit(Field{.name = "variance",
-                .help = "of the noise of path epsilon",
+                .help = "variance schedule of path epsilon",
                 .choices = diffusion::Path::variance_names()},
           variance);
   }
@@ -54,19 +54,14 @@ struct SampleDefaults {
   void fields(Visit&& visit) {
     visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
     visit(Field{.name = "omega_base",
-                .help = "side at which omega auto is 4; 0: the root of width times height",
+                .help = "side at which omega auto is 4; 0: sqrt(width * height)",
                 .least = 0,
                 .most = 65536},
           omega_base);
-    visit(Field{.name = "sampler",
-                .help = "how noise becomes an image",
-                .choices = sampler_names(),
-                .closed = false},
-          sampler);
+    visit(Field{.name = "sampler", .help = "sampler", .choices = sampler_names(), .closed = false}, sampler);
     visit(Field{.name = "steps", .help = "steps of the sampler", .least = 1, .most = 10000}, steps);
-    visit(
-        Field{.name = "shift", .help = "above 1: more of the steps near noise", .least = 0.001, .most = 1000},
-        shift);
+    visit(Field{.name = "shift", .help = "above 1: more steps at high noise", .least = 0.001, .most = 1000},
+          shift);
     visit(Field{.name = "shift_base",
                 .help = "side at which shift holds, growing as the root of the side; 0: at every size",
                 .least = 0,
@@ -84,13 +79,13 @@ struct SampleDefaults {
           clamp);
     visit(Field{.name = "eta", .help = "noise that ddim adds in each step", .least = 0, .most = 1}, eta);
     visit(Field{.name = "frames",
-                .help = "frames of a clip; 0: 16",
+                .help = "frames per clip (default: 16)",
                 .least = 0,
                 .most = 1e9,
                 .saved = frames > 0},
           frames);
     visit(Field{.name = "fps",
-                .help = "frames of a clip in a second; 0: 8",
+                .help = "frames per second (default: 8)",
                 .least = 0,
                 .most = 1000,
                 .saved = fps > 0},
@@ -114,12 +109,12 @@ struct ModelConfig {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "format", .help = "version of this file", .least = 1, .most = 1}, format);
-    visit(Field{.name = "name", .help = "of the model; the folder's where empty"}, name);
+    visit(Field{.name = "name", .help = "model name (default: the folder's)"}, name);
     visit(Field{.name = "network", .help = "the network"}, network);
     visit(Field{.name = "diffusion", .help = "what it was trained to predict"}, diffusion);
-    visit(Field{.name = "codec", .help = "what turns its latents into pictures"}, codec);
-    visit(Field{.name = "text", .help = "what turns prompts into tokens", .saved = network.video()}, text);
-    visit(Field{.name = "sample", .help = "settings it likes best"}, sample);
+    visit(Field{.name = "codec", .help = "codec between images and latents"}, codec);
+    visit(Field{.name = "text", .help = "text encoder", .saved = network.video()}, text);
+    visit(Field{.name = "sample", .help = "sampling defaults"}, sample);
     visit(Field{.name = "classes", .help = "names of the classes"}, classes);
   }
 };

@@ -76,10 +76,9 @@ void check_alone(const Job& job, const Request& request) {
 void remark_on_blocks(Job& job, std::int64_t block_frames) {
   const std::int64_t made = job.blocks * block_frames;
   if (!job.clip || made == job.frames) return;
-  job.remarks.push_back(
-      detail::concat(job.frames, " frames are no whole number of blocks of ", block_frames, ": ", made,
-                     " are made, and the clip is trimmed",
-                     job.save_state.empty() ? "" : "; the state stands after the last one made"));
+  job.remarks.push_back(detail::concat(
+      job.frames, " frames do not fill whole blocks of ", block_frames, ": sampling ", made, ", trimmed to ",
+      job.frames, job.save_state.empty() ? "" : "; the state is that after the last sampled block"));
 }
 
 // As the items say it of themselves.
@@ -131,8 +130,7 @@ void check_state(const std::filesystem::path& path) {
 void fill_from(Request& r, const Request& saved) {
   const std::int64_t own = saved.seed.empty() ? 0 : saved.own_seed();
   check(r.seed == std::vector<std::int64_t>{0} || r.seed == std::vector{own},
-        "sample: seed: a clip that is continued keeps its own, ", own, ", got ",
-        r.seed.empty() ? 0 : r.own_seed());
+        "sample: seed: a continued clip keeps seed ", own, ", got ", r.seed.empty() ? 0 : r.own_seed());
   r.seed = {own};
   const auto fill = [](auto& open, const auto& stated) {
     if (!open) open = stated;
@@ -155,7 +153,7 @@ void resolve_clip(Job& job, const Request& request, const ModelConfig& config, c
   job.stream = request.stream || job.frames == 0 || !job.save_state.empty() || !job.continue_from.empty();
   check(job.frames != 0 || config.network.block_causal(),
         "sample: frames: expected a block-causal model, got one whose blocks all see each other, which "
-        "cannot go block by block");
+        "cannot be streamed");
   check_alone(job, request);
   remark_on_blocks(job, shape.block_frames);
   fill_changes(job, request, shape.block_frames);

@@ -36,7 +36,7 @@ struct Chunk {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "format", .help = "version of this chunk", .least = 1, .most = 1}, format);
-    visit(Field{.name = "request", .help = "what made the picture"}, request);
+    visit(Field{.name = "request", .help = "what made the image"}, request);
     visit(Field{.name = "model", .help = "with which weights"}, model);
     visit(Field{.name = "init_sha256", .help = "of what it began with", .saved = !init.empty()}, init);
     visit(Field{.name = "continue_sha256", .help = "of the state it continued", .saved = !continued.empty()},
@@ -151,7 +151,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   Chunk chunk;
   const std::set<std::string> given = io::read_json(own->text, chunk, where);
   for (const char* needed : {"format", "request", "request.seed", "model.name", "model.sha256", "version"})
-    check(given.contains(needed), where, ": ", needed, ": expected this field, and it is missing");
+    check(given.contains(needed), where, ": missing field ", needed);
   fill_shift(chunk.request);
   check_no_writing(chunk.request, where + ": request.");
   check_complete(chunk.request, where + ": request.");

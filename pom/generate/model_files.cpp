@@ -9,7 +9,7 @@ namespace pom::generate {
 namespace {
 
 io::safetensors::Reader reader_of(const io::OpenFolder& folder, const char* name) {
-  check(folder.has(name), "model folder: ", folder.path().string(), ": there is no ", name, " in it");
+  check(folder.has(name), "model folder: ", folder.path().string(), ": no ", name);
   return {folder, name};
 }
 
@@ -29,7 +29,7 @@ models::Weights StoredWeights::read() {
   io::Sha256 hash;
   models::Weights weights = models::read_weights(file_, network_, std::nullopt, &hash);
   check(hash_.empty() || hash_ == hash.hex(), file_.file(),
-        ": expected the bytes that were read before, got others: the file was changed while it was in use");
+        ": expected the bytes that were read before, got others: the file changed while it was in use");
   hash_ = hash.hex();
   return weights;
 }

@@ -57,15 +57,15 @@ struct Request {
                 .needs = needs::classes},
           class_name);
     visit(Field{.name = "prompt",
-                .help = "what it shows; given again: one more image or clip",
+                .help = "what it shows; can be repeated: one more image or clip",
                 .value = "TEXT",
                 .group = what,
                 .needs = needs::text,
                 .one_or_more = true},
           prompt);
     visit(Field{.name = "seed",
-                .help = "of the first item, one more for each that follows; negative: a random one; "
-                        "a list 3,14 or a range 0-9: those, for each class or prompt",
+                .help = "seed of the first item, one more for each that follows; negative: a random one; a "
+                        "list 3,14 or a range 0-9: those, for each class or prompt",
                 .value = "N",
                 .group = what,
                 .one_or_more = true},
@@ -103,14 +103,14 @@ struct Request {
                 .most = 10000},
           steps);
     visit(Field{.name = "sampler",
-                .help = "how noise becomes an image",
+                .help = "sampler",
                 .value = "NAME",
                 .group = how,
                 .choices = sampler_names(),
                 .closed = false},
           sampler);
     visit(Field{.name = "shift",
-                .help = "above 1: more of the steps near noise, where the layout of an image is decided",
+                .help = "above 1: more steps at high noise, where the layout of an image is decided",
                 .value = "S",
                 .group = how,
                 .least = 0.001,
@@ -171,20 +171,20 @@ struct Request {
                 .formerly = "clip"},
           clamp);
     visit(Field{.name = "dtype",
-                .help = "of the network's products; fp8 on a GPU only",
+                .help = "dtype of the network's GEMMs; fp8 on a GPU only",
                 .value = "NAME",
                 .group = how,
                 .choices = {"fp32", "bf16", "fp16", "fp64", "fp8"}},
           dtype);
     visit(Field{.name = "frames",
-                .help = "of the clip; 1: an image; inf: until stopped (default: the model's own)",
+                .help = "frames of the clip; 1: an image; inf: until stopped (default: the model's own)",
                 .value = "N",
                 .group = clips,
                 .needs = needs::clips,
                 .numeric = true},
           frames);
     visit(Field{.name = "fps",
-                .help = "frames a second (default: the model's own)",
+                .help = "frames per second (default: the model's own)",
                 .value = "X",
                 .group = clips,
                 .least = 0.01,
@@ -192,8 +192,8 @@ struct Request {
                 .needs = needs::clips},
           fps);
     visit(Field{.name = "prompt_at",
-                .help = "another prompt from the block of frame N on, counted from this clip's first; may be "
-                        "given again",
+                .help = "another prompt from the block of frame N on, counted from this clip's first; can "
+                        "be repeated",
                 .value = "N:TEXT",
                 .group = clips,
                 .needs = needs::clips,
@@ -207,8 +207,7 @@ struct Request {
                 .needs = needs::streams},
           stream);
     visit(Field{.name = "window",
-                .help = "blocks that a block sees, its own with them; 0: all before it (default: the model's "
-                        "own)",
+                .help = "blocks a block sees, including itself; 0: all before it (default: the model's own)",
                 .value = "N",
                 .group = clips,
                 .least = 0,
@@ -216,14 +215,14 @@ struct Request {
                 .needs = needs::streams},
           window);
     visit(Field{.name = "continue",
-                .help = "go on from a file of --save-state; what is left open, the file says",
+                .help = "continue from a file of --save-state; settings that are not given come from it",
                 .value = "FILE",
                 .group = clips,
                 .saved = !continue_from.empty(),
                 .needs = needs::streams},
           continue_from);
     visit(Field{.name = "save_state",
-                .help = "at the end write where the stream stands, to go on from",
+                .help = "write the state of the stream at the end, to continue from",
                 .value = "FILE",
                 .group = clips,
                 .saved = false,

@@ -41,8 +41,8 @@ std::string lacking(std::string_view need, const ModelConfig& config) {
   if (need == needs::streams && !network.video())
     return "expected a model that makes clips, and this one makes images";
   if (need == needs::streams && !network.block_causal())
-    return "expected a block-causal model, got one whose blocks all see each other, which cannot go block by "
-           "block";
+    return "expected a block-causal model, got one whose blocks all see each other, which cannot be "
+           "streamed";
   return {};
 }
 
@@ -64,7 +64,7 @@ void check_text(const Field& field, const std::string& text) {
         text.size());
   const std::size_t bad = io::detail::find_invalid_utf8(text);
   check(bad == std::string::npos || bad >= text.size(), "sample: ", field.name,
-        ": expected UTF-8, got a byte that is none at position ", bad);
+        ": expected UTF-8, got an invalid byte at position ", bad);
 }
 
 // Ranges and choices, for requests that no reader of fields has seen: those made in C++.
@@ -247,7 +247,7 @@ Job resolve(const Request& request, const ModelConfig& config, const ModelShape&
   });
   if (config.network.video() && r.prompt.empty() && at_begin) r.prompt = {""};  // until it is known
   check(!config.network.video() || !r.prompt.empty(),
-        "sample: prompt: expected what it shows, got nothing (\"\" is no text)");
+        "sample: prompt: expected a prompt, got nothing (\"\" samples without text)");
   job.items = items_of(r, config);
   r.prompt = job.keeps_text ? std::vector<std::string>() : request.prompt;
   if (config.network.video()) resolve_clip(job, r, config, shape);

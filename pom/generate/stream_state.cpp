@@ -108,7 +108,7 @@ StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampl
     const std::string* theirs = said(key);
     if (theirs == nullptr && (key == text_encoder_key || key == window_key)) continue;  // not yet said then
     check(theirs != nullptr && *theirs == ours, where, ": ", key, ": the state was made with ",
-          theirs ? detail::concat('"', shown(*theirs), '"') : "nothing", ", and cannot go on with \"", ours,
+          theirs ? detail::concat('"', shown(*theirs), '"') : "nothing", " and cannot continue with \"", ours,
           "\"");
   }
   const std::string* numbers = said(seeds_key);

@@ -42,7 +42,7 @@ class Scratch {
     std::snprintf(name, sizeof name, "%s%08x%08x", scratch_prefix, entropy(), entropy());
     path_ = folder / name;
     check(::mkdir(path_.c_str(), 0777) == 0, "clip write: ", folder.string(),
-          ": cannot make a folder in it: ", errno_text(errno));
+          ": cannot create a folder in it: ", errno_text(errno));
     lock_ = open_folder(path_);
     ::flock(lock_.get(), LOCK_EX | LOCK_NB);
   }
@@ -78,7 +78,7 @@ class Scratch {
 bool make_folder(const fs::path& folder) {
   std::error_code error;
   const bool made = fs::create_directories(folder, error);
-  check(!error, "clip write: ", folder.string(), ": cannot make the folder: ", error.message());
+  check(!error, "clip write: ", folder.string(), ": cannot create the folder: ", error.message());
   return made;
 }
 

@@ -131,7 +131,7 @@ EventWriter::EventWriter(const std::filesystem::path& folder, double seconds, st
     path_ = folder / (stem + name);
     file_ = create(path_);
   }
-  if (!file_.is_open()) fail("events: ", path_.string(), ": cannot make it: ", detail::errno_text(errno));
+  if (!file_.is_open()) fail("events: ", path_.string(), ": cannot create it: ", detail::errno_text(errno));
   record(Message().number(1, seconds).bytes(3, "brain.Event:2").text());
 }
 

@@ -82,8 +82,8 @@ FolderSwap::FolderSwap(const fs::path& path) : path_(without_links(path)) {
         "replace folder: path: expected the name of a folder, got \"", path.string(), "\"");
   restore_folder(path_);
   const fs::path wanted = random_sibling(path_);
-  if (const int error = failpoint("folder_swap.create")) fail("make a folder beside it", error);
-  if (::mkdir(wanted.c_str(), 0777) != 0) fail("make a folder beside it", errno);
+  if (const int error = failpoint("folder_swap.create")) fail("create a folder next to it", error);
+  if (::mkdir(wanted.c_str(), 0777) != 0) fail("create a folder next to it", errno);
   temporary_ = wanted;
 }
 

@@ -52,7 +52,7 @@ class Watch {
     if (event == Event::object_end) keys_.pop_back();
     if (event == Event::key) {
       const std::string& key = parsed.get_ref<const std::string&>();
-      check(keys_.back().insert(key).second, source_, ": ", pom::shown(key), ": expected once, got it twice");
+      check(keys_.back().insert(key).second, source_, ": ", pom::shown(key), ": duplicate key");
     }
     return true;
   }
@@ -117,7 +117,8 @@ void take(const Json& value, double& into, const Site& site) {
 
 void take(const Json& value, std::string& into, const Site& site) {
   const bool number = site.field.numeric && value.is_number();
-  if (!value.is_string() && !number) site.refuse(site.field.numeric ? "a number or a text" : "a text", value);
+  if (!value.is_string() && !number)
+    site.refuse(site.field.numeric ? "a number or a string" : "a string", value);
   into = number ? value.dump() : value.get<std::string>();
   check_value(site.field, into, site.where);
 }
@@ -131,8 +132,9 @@ void take(const Json& value, std::vector<Element>& into, const Site& site) {
     into = std::move(one);
     return;
   }
-  const std::string_view several = texts ? "a list of texts" : "a list of integers";
-  const std::string_view one_too = texts ? "a text or a list of texts" : "an integer or a list of integers";
+  const std::string_view several = texts ? "a list of strings" : "a list of integers";
+  const std::string_view one_too =
+      texts ? "a string or a list of strings" : "an integer or a list of integers";
   if (!value.is_array()) site.refuse(site.field.one_or_more ? one_too : several, value);
   std::vector<Element> elements(value.size());
   for (std::size_t i = 0; i < value.size(); ++i) {
@@ -164,8 +166,8 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
       fail(source, prefix, pom::shown(key, 60), ": unknown field", suggestion(key, names));
     }
     const std::string name(bound->field.name);
-    check(given.insert(prefix + name).second, source, prefix, name, ": expected once, got it as ",
-          bound->field.formerly, " as well");
+    check(given.insert(prefix + name).second, source, prefix, name, ": given twice, also as ",
+          bound->field.formerly);
     const Site site{source + prefix, bound->field};
     std::visit(
         [&]<class Pointer>(Pointer pointer) {

@@ -40,7 +40,7 @@ void check_options(std::span<const Image> pictures, const SheetOptions& options)
   limited(options.scale, "scale");
   limited(options.text_scale, "text_scale");
   check(options.labels.empty() || options.labels.size() == pictures.size(),
-        "make_sheet: labels: expected none or one for each of ", pictures.size(), " pictures, got ",
+        "make_sheet: labels: expected none or one for each of ", pictures.size(), " images, got ",
         options.labels.size());
 }
 

@@ -163,10 +163,10 @@ constexpr std::string_view kind(const double*) {
   return "a number";
 }
 constexpr std::string_view kind(const std::string*) {
-  return "a text";
+  return "a string";
 }
 constexpr std::string_view kind(const std::vector<std::string>*) {
-  return "a list of texts";
+  return "a list of strings";
 }
 constexpr std::string_view kind(const std::vector<std::int64_t>*) {
   return "a list of integers";
@@ -269,8 +269,7 @@ class Taker {
   void take_field(const toml::node& value, const BoundField& bound, const std::string& prefix,
                   std::size_t line) {
     const std::string path = prefix + std::string(bound.field.name);
-    check(given_.insert(path).second, where(line), path, ": expected once, got it as ", bound.field.formerly,
-          " as well");
+    check(given_.insert(path).second, where(line), path, ": given twice, also as ", bound.field.formerly);
     const Site site{where(line) + prefix, bound.field};
     std::visit(
         [&]<class Pointer>(Pointer pointer) {

@@ -39,23 +39,29 @@ struct NetworkConfig {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "kind", .help = "family of networks", .choices = {"dipom", "vdipom"}}, kind);
-    visit(Field{.name = "variant", .help = "name in the table of variants; gives the defaults of the rest"},
-          variant);
+    visit(Field{.name = "variant", .help = "variant; sets the defaults of the other fields"}, variant);
     visit(Field{.name = "dim", .help = "width of a token", .least = 4, .most = 65536}, dim);
-    visit(Field{.name = "depth", .help = "blocks", .least = 1, .most = 1000}, depth);
+    visit(Field{.name = "depth", .help = "number of blocks", .least = 1, .most = 1000}, depth);
     visit(Field{.name = "patch", .help = "side of a token in latent pixels", .least = 1, .most = 256}, patch);
     visit(Field{.name = "channels", .help = "channels of the latent", .least = 1, .most = 4096}, channels);
-    visit(Field{.name = "classes", .help = "classes, without \"no class\"", .least = 1, .most = 1e7},
+    visit(Field{.name = "classes",
+                .help = "number of classes, \"no class\" not counted",
+                .least = 1,
+                .most = 1e7},
           classes);
-    visit(Field{.name = "mixer", .help = "what mixes tokens", .choices = {"pom", "attention"}}, mixer);
+    visit(Field{.name = "mixer", .help = "token mixer", .choices = {"pom", "attention"}}, mixer);
     visit(Field{.name = "order", .help = "degree of the mixer", .least = 1, .most = 64}, order);
-    visit(Field{.name = "order_expand", .help = "features of a degree, in widths", .least = 1, .most = 64},
+    visit(Field{.name = "order_expand",
+                .help = "features per degree, as a multiple of dim",
+                .least = 1,
+                .most = 64},
           order_expand);
-    visit(Field{.name = "heads", .help = "heads of attention", .least = 1, .most = 1024}, heads);
-    visit(Field{.name = "ffw_expand", .help = "hidden features, in widths", .least = 1, .most = 64},
-          ffw_expand);
+    visit(Field{.name = "heads", .help = "attention heads", .least = 1, .most = 1024}, heads);
+    visit(
+        Field{.name = "ffw_expand", .help = "hidden features, as a multiple of dim", .least = 1, .most = 64},
+        ffw_expand);
     visit(Field{.name = "position",
-                .help = "code of a token's place",
+                .help = "position embedding of a token",
                 .choices = {"odd", "narrow"},
                 .saved = position != "odd"},  // folders from before there was another one stay as they are
           position);
@@ -82,41 +88,39 @@ struct NetworkConfig {
   void video_fields(Visit&& visit) {
     const bool saved = video();
     visit(Field{.name = "patch_time",
-                .help = "latent frames of a block, of clips",
+                .help = "latent frames per block (clips)",
                 .least = 1,
                 .most = 256,
                 .saved = saved},
           patch_time);
-    visit(Field{.name = "text_width",
-                .help = "width of a token of text",
-                .least = 1,
-                .most = 65536,
-                .saved = saved},
-          text_width);
+    visit(
+        Field{
+            .name = "text_width", .help = "width of a text token", .least = 1, .most = 65536, .saved = saved},
+        text_width);
     visit(Field{.name = "temporal_mask",
                 .help = "what a block of frames sees",
                 .choices = {"none", "block-causal"},
                 .saved = saved},
           temporal_mask);
     visit(Field{.name = "window",
-                .help = "blocks seen, with the own one; 0 is all",
+                .help = "blocks a block sees, including itself; 0: all",
                 .least = 0,
                 .most = 1e6,
                 .saved = saved},
           window);
     visit(Field{.name = "own_every",
-                .help = "every so many layers one sees its own block alone; 0 is none",
+                .help = "every N-th layer sees only its own block; 0: none",
                 .least = 0,
                 .most = 1000,
                 .saved = saved},
           own_every);
     visit(Field{.name = "time_code",
-                .help = "code of a block's number",
+                .help = "embedding of a block's index",
                 .choices = {"periodic", "geometric", "relative", "none"},
                 .saved = saved},
           time_code);
     visit(Field{.name = "time_period",
-                .help = "period of that code, in blocks",
+                .help = "period of that embedding, in blocks",
                 .least = 2,
                 .most = 1e6,
                 .saved = saved},

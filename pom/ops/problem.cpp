@@ -152,7 +152,7 @@ void check_mask(const char* op, Problem& p, const at::Tensor& q, const at::Tenso
   }
   p.visible = mask.visible.ne(0);
   check(at::equal(p.visible, mask.visible.to(at::kDouble).eq(1)), op,
-        ": mask: expected bool or only the values 0 and 1, got others in a tensor of ",
+        ": mask: expected bool or only 0 and 1, got other values in a tensor of ",
         mask.visible.scalar_type());
   p.visible = p.visible.contiguous().view(at::kByte);
 }

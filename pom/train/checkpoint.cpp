@@ -74,15 +74,15 @@ void check_alike(const std::array<Shapes, groups.size()>& found, const std::stri
   for (std::size_t g = 1; g < groups.size(); ++g) {
     for (const auto& [name, shape] : first) {
       const auto other = found[g].find(name);
-      check(other != found[g].end(), where, groups[g].prefix, shown(name), ": expected it beside ",
-            groups[0].prefix, shown(name), ", got nothing");
+      check(other != found[g].end(), where, groups[g].prefix, shown(name), ": missing; expected it next to ",
+            groups[0].prefix, shown(name));
       check(other->second == shape, where, groups[g].prefix, shown(name), ": expected shape ",
             shape_text(shape), ", as of ", groups[0].prefix, shown(name), ", got ",
             shape_text(other->second));
     }
     for (const auto& [name, shape] : found[g])
       check(first.contains(name), where, groups[g].prefix, shown(name), ": expected ", groups[0].prefix,
-            shown(name), " beside it, got nothing");
+            shown(name), " next to it, got nothing");
   }
 }
 
@@ -129,7 +129,7 @@ class Views {
 
 const std::string& metadata(const st::Header& header, std::string_view key, const std::string& where) {
   const std::string* text = header.find_metadata(key);
-  check(text != nullptr, where, "expected metadata \"", key, "\", got none: it is no checkpoint");
+  check(text != nullptr, where, "expected metadata \"", key, "\", got none: not a checkpoint");
   return *text;
 }
 

@@ -110,7 +110,7 @@ void check_data(const Recipe& recipe, std::string_view source) {
          "data.size: expected sides that network.patch (", patch, ") divides, got ", size[0], "x", size[1]);
   const bool drawn = data.kind == "shapes" || data.kind == "sprites";
   expect(drawn || !data.path.empty(), "data.path: expected the folder of the ",
-         data.kind == "folder" ? "pictures" : data.kind, ", got nothing; give it in the recipe or as ",
+         data.kind == "folder" ? "images" : data.kind, ", got nothing; give it in the recipe or as ",
          "--set data.path=DIR");
   expect(!drawn || data.path.empty(), "data.path: expected nothing with data.kind ", data.kind, ", got \"",
          data.path, "\"");
@@ -122,7 +122,7 @@ void check_data(const Recipe& recipe, std::string_view source) {
     fail(source, ": ", error.what());
   }
   expect(data.kind != "latents" || !data.flip,
-         "data.flip: expected false with data.kind latents, which have no mirror image");
+         "data.flip: expected false with data.kind latents: latents cannot be mirrored");
 }
 
 void check_clips(const Recipe& recipe, std::string_view source) {
@@ -132,10 +132,9 @@ void check_clips(const Recipe& recipe, std::string_view source) {
          recipe.data.moving() ? "vdipom (or the variant of a network for clips)" : "dipom",
          " with data.kind ", recipe.data.kind, ", got ", network.kind);
   if (!network.video()) {
-    expect(recipe.batch.latest_block == 0, "batch.latest_block: expected 0 with a network for pictures, got ",
+    expect(recipe.batch.latest_block == 0, "batch.latest_block: expected 0 with a network for images, got ",
            recipe.batch.latest_block);
-    expect(recipe.batch.cut == 0, "batch.cut: expected 0 with a network for pictures, got ",
-           recipe.batch.cut);
+    expect(recipe.batch.cut == 0, "batch.cut: expected 0 with a network for images, got ", recipe.batch.cut);
     return;
   }
   expect(recipe.data.frames % network.patch_time == 0,
@@ -150,9 +149,10 @@ void check_clips(const Recipe& recipe, std::string_view source) {
          recipe.batch.latest_block);
   expect(network.text_width == recipe.text.width, "network.text_width: expected text.width (",
          recipe.text.width, "), got ", network.text_width);
-  expect(!recipe.batch.checkpointing,
-         "batch.checkpointing: expected false with a network for clips, which does not have it; a larger ",
-         "batch.accumulate saves memory too");
+  expect(
+      !recipe.batch.checkpointing,
+      "batch.checkpointing: expected false with a network for clips: activation checkpointing does not exist "
+      "for clips; a larger batch.accumulate saves memory too");
   expect(recipe.log.sample_every == 0,
          "log.sample_every: expected 0 with a network for clips: there are no sheets of them");
 }

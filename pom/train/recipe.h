@@ -31,19 +31,19 @@ struct RunConfig {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "name",
-                .help =
-                    "of the run and its model: letters, digits, '.', '_', '-'; the recipe's file name where "
-                    "empty"},
+                .help = "name of the run and its model: letters, digits, '.', '_', '-' (default: the "
+                        "recipe's file name)"},
           name);
-    visit(Field{.name = "about", .help = "one line for people"}, about);
-    visit(Field{.name = "seed", .help = "everything random follows from it", .least = 0}, seed);
-    visit(Field{.name = "steps", .help = "of the optimizer", .least = 1, .most = 1e9}, steps);
+    visit(Field{.name = "about", .help = "description"}, about);
+    visit(Field{.name = "seed", .help = "seed of all randomness", .least = 0}, seed);
+    visit(Field{.name = "steps", .help = "optimizer steps", .least = 1, .most = 1e9}, steps);
     visit(Field{.name = "device", .help = "auto, cpu, cuda or cuda:N"}, device);
     visit(Field{.name = "precision",
-                .help = "of products and activations; weights, sums and moments stay fp32 (fp64)",
+                .help = "dtype of GEMMs and activations; weights, sums and moments stay fp32 (fp64)",
                 .choices = {"fp32", "bf16", "fp64"}},
           precision);
-    visit(Field{.name = "threads", .help = "0: one for each core", .least = 0, .most = 1024}, threads);
+    visit(Field{.name = "threads", .help = "CPU threads; 0: one per core", .least = 0, .most = 1024},
+          threads);
   }
 };
 
@@ -60,31 +60,29 @@ struct BatchConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "size", .help = "pictures in a step of the optimizer", .least = 1, .most = 1e7},
-          size);
-    visit(Field{.name = "accumulate",
-                .help = "parts in which a batch is computed, to save memory",
-                .least = 1,
-                .most = 1e5},
-          accumulate);
+    visit(Field{.name = "size", .help = "batch size of an optimizer step", .least = 1, .most = 1e7}, size);
+    visit(
+        Field{
+            .name = "accumulate", .help = "micro-batches per step, to save memory", .least = 1, .most = 1e5},
+        accumulate);
     visit(Field{.name = "label_drop",
-                .help = "share of examples without class or caption, for guidance",
+                .help = "share of dropped labels or captions, for guidance",
                 .least = 0,
                 .most = 1},
           label_drop);
     visit(Field{.name = "latest_block",
-                .help = "clips begin at a block from 0 to this one, so that every time is familiar",
+                .help = "first block of a clip is drawn from 0 to this, so that the network sees every time",
                 .least = 0,
                 .most = 1e6},
           latest_block);
     visit(Field{.name = "cut",
-                .help = "share of the steps whose clips are cut into shorter ones, so that a network meets "
+                .help = "share of steps whose clips are cut into shorter ones, so that the network sees "
                         "more than one length",
                 .least = 0,
                 .most = 1},
           cut);
     visit(Field{.name = "cut_frames",
-                .help = "of the shorter ones: a divisor of data.frames",
+                .help = "frames of these; must divide data.frames",
                 .least = 0,
                 .most = 1e6},
           cut_frames);
@@ -93,11 +91,12 @@ struct BatchConfig {
                 .choices = {"uniform", "logit-normal"}},
           time);
     visit(Field{.name = "time_shift",
-                .help = "above 1: more of the times near noise, as shift does with the steps of a sampler",
+                .help = "above 1: more times at high noise, like sample.shift",
                 .least = 0.001,
                 .most = 1000},
           time_shift);
-    visit(Field{.name = "checkpointing", .help = "compute blocks again in the backward pass, to save memory"},
+    visit(Field{.name = "checkpointing",
+                .help = "activation checkpointing: recompute blocks in the backward pass, to save memory"},
           checkpointing);
   }
 };
@@ -112,7 +111,7 @@ struct LossConfig {
                 .help = "mse, or min-snr (weighted by time)",
                 .choices = diffusion::Loss::names()},
           kind);
-    visit(Field{.name = "gamma", .help = "of min-snr", .least = 0.1, .most = 1000}, gamma);
+    visit(Field{.name = "gamma", .help = "gamma of min-snr", .least = 0.1, .most = 1000}, gamma);
   }
 };
 
@@ -130,26 +129,25 @@ struct OptimizerConfig {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "kind",
-                .help = "adamw; or muon, which makes the steps of the matrices between layers orthogonal, "
-                        "with adamw for all else",
+                .help = "adamw, or muon (for matrices between layers, adamw for the rest)",
                 .choices = {"adamw", "muon"}},
           kind);
     visit(Field{.name = "lr", .help = "learning rate", .least = 0, .most = 100}, lr);
-    visit(Field{.name = "beta1", .help = "of the first moment", .least = 0, .most = 0.999999}, beta1);
-    visit(Field{.name = "beta2", .help = "of the second moment", .least = 0, .most = 0.999999999}, beta2);
+    visit(Field{.name = "beta1", .help = "decay of the first moment", .least = 0, .most = 0.999999}, beta1);
+    visit(Field{.name = "beta2", .help = "decay of the second moment", .least = 0, .most = 0.999999999},
+          beta2);
     visit(Field{.name = "eps", .help = "added to the root of the second moment", .least = 0, .most = 1}, eps);
-    visit(Field{.name = "momentum", .help = "of muon", .least = 0, .most = 0.999999}, momentum);
+    visit(Field{.name = "momentum", .help = "momentum of muon", .least = 0, .most = 0.999999}, momentum);
     visit(Field{.name = "weight_decay",
-                .help = "of matrices; never of biases and embeddings",
+                .help = "weight decay of matrices; none for biases and embeddings",
                 .least = 0,
                 .most = 10},
           weight_decay);
-    visit(Field{.name = "clip", .help = "largest norm of the gradient; 0: any", .least = 0, .most = 1e6},
+    visit(Field{.name = "clip", .help = "largest gradient norm; 0: no clipping", .least = 0, .most = 1e6},
           clip);
-    visit(Field{.name = "warmup", .help = "steps over which the rate rises", .least = 0, .most = 1e9},
-          warmup);
+    visit(Field{.name = "warmup", .help = "warm-up steps", .least = 0, .most = 1e9}, warmup);
     visit(Field{.name = "cooldown",
-                .help = "last steps over which it falls to zero, as 1 - sqrt",
+                .help = "last steps, over which lr decays to zero as 1 - sqrt",
                 .least = 0,
                 .most = 1e9},
           cooldown);
@@ -162,10 +160,7 @@ struct EmaConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "decay",
-                .help = "of the average of weights; it begins at once, with a shorter memory",
-                .least = 0,
-                .most = 0.9999999},
+    visit(Field{.name = "decay", .help = "EMA decay; shorter at the start", .least = 0, .most = 0.9999999},
           decay);
     visit(Field{.name = "every", .help = "steps between updates", .least = 1, .most = 1e6}, every);
   }
@@ -192,16 +187,14 @@ struct LogConfig {
             .name = "sample_every", .help = "steps between sample sheets; 0: never", .least = 0, .most = 1e9},
         sample_every);
     visit(Field{.name = "sample_count",
-                .help = "pictures of each class on a sheet (of the first 10 classes)",
+                .help = "images per class on a sheet (of the first 10 classes)",
                 .least = 1,
                 .most = 100},
           sample_count);
     visit(Field{.name = "checkpoint_every", .help = "steps between checkpoints", .least = 1, .most = 1e9},
           checkpoint_every);
-    visit(Field{.name = "keep", .help = "checkpoints that are kept", .least = 1, .most = 1e6}, keep);
-    visit(Field{.name = "model_dtype",
-                .help = "in which the model's weights are stored",
-                .choices = {"bf16", "fp32"}},
+    visit(Field{.name = "keep", .help = "checkpoints to keep", .least = 1, .most = 1e6}, keep);
+    visit(Field{.name = "model_dtype", .help = "dtype of the saved weights", .choices = {"bf16", "fp32"}},
           model_dtype);
   }
 };
@@ -222,18 +215,18 @@ struct Recipe {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "run", .help = "the run as a whole"}, run);
-    visit(Field{.name = "data", .help = "what it looks at"}, data);
-    visit(Field{.name = "network", .help = "what learns"}, network);
-    visit(Field{.name = "diffusion", .help = "what it predicts"}, diffusion);
-    visit(Field{.name = "codec", .help = "what turns pictures into latents"}, codec);
-    visit(Field{.name = "text", .help = "what turns captions into tokens", .saved = network.video()}, text);
-    visit(Field{.name = "batch", .help = "what a step sees"}, batch);
-    visit(Field{.name = "loss", .help = "how wrong it is"}, loss);
-    visit(Field{.name = "optimizer", .help = "how it gets better"}, optimizer);
-    visit(Field{.name = "ema", .help = "the average of weights, which is the model"}, ema);
-    visit(Field{.name = "log", .help = "what is written, and how often"}, log);
-    visit(Field{.name = "sample", .help = "how sheets are sampled, and the model's defaults"}, sample);
+    visit(Field{.name = "run", .help = "the run"}, run);
+    visit(Field{.name = "data", .help = "data"}, data);
+    visit(Field{.name = "network", .help = "network"}, network);
+    visit(Field{.name = "diffusion", .help = "diffusion"}, diffusion);
+    visit(Field{.name = "codec", .help = "codec"}, codec);
+    visit(Field{.name = "text", .help = "text encoder", .saved = network.video()}, text);
+    visit(Field{.name = "batch", .help = "batches"}, batch);
+    visit(Field{.name = "loss", .help = "loss"}, loss);
+    visit(Field{.name = "optimizer", .help = "optimizer"}, optimizer);
+    visit(Field{.name = "ema", .help = "EMA of the weights, which is the model"}, ema);
+    visit(Field{.name = "log", .help = "logging and checkpoints"}, log);
+    visit(Field{.name = "sample", .help = "sampling defaults and sample sheets"}, sample);
   }
 };
 

@@ -82,7 +82,7 @@ std::string time_text() {
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  check(!error, "train: ", path.string(), ": cannot make the folder: ", error.message());
+  check(!error, "train: ", path.string(), ": cannot create the folder: ", error.message());
 }
 
 bool is_there(const fs::path& path) {
@@ -152,16 +152,15 @@ fs::path prepared(const fs::path& path) {
 
 void check_run_folder(const fs::path& path, bool resume) {
   const std::string trace = trace_of_run(path), folder = path.string();
-  const std::string elsewhere = detail::concat("begin in another folder from its weights (--init-from ",
-                                               (path / "model").string(), " -o DIR)");
-  refuse_unless(resume || trace.empty(), "train: ", folder, ": holds a run already (", trace,
-                "): go on with it from a checkpoint (--resume), give another folder (-o DIR), or ",
-                elsewhere);
+  const std::string elsewhere =
+      detail::concat("start a new run from its weights (--init-from ", (path / "model").string(), " -o DIR)");
+  refuse_unless(resume || trace.empty(), "train: ", folder, ": already holds a run (", trace,
+                "): continue it with --resume, choose another folder with -o DIR, or ", elsewhere);
   refuse_unless(!resume || !trace.empty(), "train: --resume: expected the folder of a run, got ", folder,
-                ", which holds none; without --resume a run begins there");
+                ", which holds none; without --resume a new run starts there");
   refuse_unless(!resume || newest_step(path / "checkpoints") >= 0,
                 "train: --resume: expected a checkpoint in ", (path / "checkpoints").string(),
-                ", got none: give another folder (-o DIR) without --resume, or ", elsewhere);
+                ", got none: choose another folder (-o DIR) without --resume, or ", elsewhere);
 }
 
 RunFolder::RunFolder(fs::path path, bool resume) : path_(prepared(path)), lock_(path_) {

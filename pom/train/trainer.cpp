@@ -133,7 +133,7 @@ void Run::tell_validation() {
   const std::int64_t wanted = recipe_.data.validation, held = data_.validation ? data_.validation->size() : 0;
   if (held < wanted)
     say(detail::concat("data.validation: ", held, " of ", held + data_.training->size(),
-                       " examples are held back, a tenth, and not ", wanted, " as the recipe says"));
+                       " examples held out (a tenth), not ", wanted, " as in the recipe"));
 }
 
 // A new folder is made once there is nothing left to refuse. Its first checkpoint is the first thing in it,
@@ -169,17 +169,17 @@ std::optional<Checkpoint> Run::find_checkpoint() {
   std::optional<Checkpoint> found =
       newest_checkpoint(folder_->checkpoints(), [&](const fs::path& path, const std::string& why) {
         damaged += detail::concat("\n  ", path.filename().string(), ": ", why);
-        say(detail::concat("left out ", path.filename().string(), ": ", why));
+        say(detail::concat("skipped ", path.filename().string(), ": ", why));
       });
   check(found.has_value(), "train: --resume: none of the checkpoints in ", folder_->checkpoints().string(),
-        " is whole:", damaged, "\na new run can start from the weights of the model: --init-from ",
+        " is intact:", damaged, "\na new run can start from the weights of the model: --init-from ",
         folder_->model().string(), " -o ANOTHER");
   return found;
 }
 
 void Run::refuse_options(const std::optional<Checkpoint>& checkpoint) const {
   refuse_unless(!checkpoint || options_.init_from.empty(),
-                "train: --init-from: expected for a run that begins, got it for one that goes on from step ",
+                "train: --init-from: for a new run, but this one continues from step ",
                 checkpoint ? checkpoint->state.step : 0);
   if (options_.cooldown == 0) return;
   refuse_unless(checkpoint.has_value(), "train: --cooldown: expected a checkpoint to begin at, got none");
@@ -187,7 +187,7 @@ void Run::refuse_options(const std::optional<Checkpoint>& checkpoint) const {
   refuse_unless(state.cooldown_from < 0,
                 "train: --cooldown: expected a run that has none, got one that cools down from step ",
                 state.cooldown_from, " over ", state.cooldown_steps,
-                " steps; --resume alone goes on with it, and --from takes an earlier checkpoint");
+                " steps; --resume alone continues it, and --from takes an earlier checkpoint");
 }
 
 void Run::refuse_changes(const Checkpoint& checkpoint) {
@@ -216,7 +216,7 @@ void Run::compare_data(const State& saved) {
                 ": the classes of the data have other names, or another order, than when the run began");
   if (saved.examples != data_.training->size())
     say(detail::concat("the data has ", data_.training->size(), " examples and had ", saved.examples,
-                       ": their order is another from here on"));
+                       "; their order changes from here on"));
 }
 
 // A run whose model would never be written, because that of a later step stays.
@@ -225,7 +225,7 @@ void Run::refuse_earlier_end(const State& saved) const {
   if (options_.cooldown > 0) state.cooldown_from = state.step, state.cooldown_steps = options_.cooldown;
   const std::int64_t end = last_of(state), made = folder_->model_step();
   refuse_unless(end <= state.step || end >= made, "train: --resume: ", folder_->model().string(),
-                " holds the weights of step ", made, ", and a run that goes on from step ", state.step,
+                " holds the weights of step ", made, ", and a run that continues from step ", state.step,
                 " to step ", end, " would put earlier ones in their place: expected an end at step ", made,
                 " or later (run.steps), or another folder (--from ",
                 (folder_->checkpoints() / checkpoint_name(state.step)).string(), " -o DIR)");
@@ -255,7 +255,7 @@ void Run::open_log() {
   log_->message(detail::concat(recipe_.run.name, ": ", learner_->parameters().count(), " parameters on ",
                                device_text(learner_->device())));
   for (const std::string& text : std::exchange(unsaid_, {})) say(text);
-  if (goes_on) say(detail::concat("going on from step ", state_.step));
+  if (goes_on) say(detail::concat("resuming from step ", state_.step));
   if (folder_->model_step() > state_.step)
     say(detail::concat(folder_->model().string(), " keeps the weights of step ", folder_->model_step(),
                        " until then"));
@@ -338,7 +338,7 @@ void Run::after_step(const StepResult& result) {
   const bool end = state_.step == last();
   const bool sheet = due(recipe_.log.sample_every) || (end && recipe_.log.sample_every > 0);
   const bool saves = due(recipe_.log.checkpoint_every) || sheet || end;
-  if (saves && !learner_->is_finite()) return roll_back("the weights, after a step that was finite");
+  if (saves && !learner_->is_finite()) return roll_back("the weights, after a finite step");
   if (due(recipe_.log.every) || end) log_figures(result);
   if (due(recipe_.log.validate_every) || (end && recipe_.log.validate_every > 0)) validate();
   if (saves) save(sheet);
@@ -346,7 +346,7 @@ void Run::after_step(const StepResult& result) {
 
 // Nothing is logged or saved at such a step: a checkpoint is of a state that works.
 void Run::take_bad_step(const StepResult& result) {
-  say(detail::concat("step ", state_.step - 1, ": not finite, and skipped: first ", result.culprit, " (loss ",
+  say(detail::concat("step ", state_.step - 1, ": not finite, skipped; first in ", result.culprit, " (loss ",
                      result.loss, ", gradient norm ", result.norm, ")"));
   if (state_.bad_in_row >= bad_steps_allowed || state_.step == last()) roll_back(result.culprit);
 }
@@ -354,17 +354,17 @@ void Run::take_bad_step(const StepResult& result) {
 // The weights of a checkpoint, each time of an earlier one, and the data and noise that come next: the same
 // ones would only fail again.
 void Run::roll_back(const std::string& why) {
-  check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step,
-        ": not finite, and still so after ", rollbacks_allowed, " returns to a checkpoint; first ", why,
+  check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step, ": still not finite after ",
+        rollbacks_allowed, " rollbacks; first in ", why,
         ". A lower optimizer.lr, a longer optimizer.warmup or run.precision fp32 may help");
   const std::optional<Checkpoint> checkpoint = newest_checkpoint(
       folder_->checkpoints(),
       [&](const fs::path& path, const std::string& reason) {
-        say(detail::concat("left out ", path.filename().string(), ": ", reason));
+        say(detail::concat("skipped ", path.filename().string(), ": ", reason));
       },
       state_.rollbacks);
   check(checkpoint.has_value(), "train: step ", state_.step,
-        ": not finite, and no checkpoint to return to; first ", why);
+        ": not finite, and no checkpoint to roll back to; first in ", why);
   learner_->restore(*checkpoint);
   state_.step = checkpoint->state.step;
   state_.updates = checkpoint->state.updates;
@@ -372,8 +372,8 @@ void Run::roll_back(const std::string& why) {
   ++state_.rollbacks;
   stretch_ = Stretch();
   log_.emplace(folder_->path(), state_.step);
-  say(detail::concat("not finite too often: back to the weights of step ", state_.step,
-                     ", with the data that comes next"));
+  say(detail::concat("too many non-finite steps: rolled back to step ", state_.step,
+                     ", continuing with the next data"));
 }
 
 void Run::log_figures(const StepResult& result) {
@@ -392,7 +392,7 @@ void Run::log_figures(const StepResult& result) {
   char note[96];
   std::snprintf(note, sizeof note, "loss %.4f · %.*f %s/s", figures.loss,
                 figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second,
-                recipe_.data.moving() ? "clips" : "pictures");
+                recipe_.data.moving() ? "clips" : "images");
   progress_->note(note);
   stretch_ = Stretch();
 }
@@ -403,7 +403,7 @@ void Run::validate() {
   const ValidationResult result =
       learner_->validate(*data_.validation, static_cast<std::uint64_t>(state_.seed));
   for (const std::string& text : result.broken)
-    if (broken_.insert(text).second) say(detail::concat("skipped ", text, " (held back for validation)"));
+    if (broken_.insert(text).second) say(detail::concat("skipped ", text, " (held out for validation)"));
   result_.validation_loss = result.loss;
   log_->validation(state_.step, result);
   char text[96];

@@ -156,7 +156,7 @@ class Decoder:
         if not moved and versions == self._versions:
             return
         if capturing:
-            raise Error("Decoder.step: expected a step before a graph is captured, and after weights changed")
+            raise Error("Decoder.step: run one step before capturing a graph, and after weights changed")
         biases, norms = tensors[matrices : 2 * matrices], tensors[2 * matrices :]
         norms = norms[: len(norms) // 2], norms[len(norms) // 2 :]  # scales, shifts
         if moved:

@@ -126,7 +126,7 @@ def _value(op: str, field: str, value: object) -> object:
         value = "inf"
     if isinstance(value, torch.dtype):
         if field != "dtype":
-            fail(f"{op}: {field}", "a number or a text", value)
+            fail(f"{op}: {field}", "a number or a string", value)
         if value not in _DTYPES:
             fail(f"{op}: dtype", f"one of {', '.join(map(str, _DTYPES))}", value)
         value = _DTYPES[value]
@@ -158,7 +158,7 @@ def _json(op: str, fields: RequestFields) -> str:
     try:
         return json.dumps(request)
     except (TypeError, ValueError) as error:
-        raise Error(f"{op}: expected numbers and texts, got {error}") from None
+        raise Error(f"{op}: expected numbers and strings, got {error}") from None
 
 
 def _pixels(op: str, init: object) -> torch.Tensor | None:

@@ -117,7 +117,7 @@ def test_figure1_plot(tmp_path):
 
 def test_figure1_json(tmp_path):
     result = json.loads(done(*FIGURE, "--json", "--batch", 3, "--dtype", "bf16", cwd=tmp_path).stdout)
-    assert (result["what"], result["dtype"], result["unit"]) == ("figure1", "bf16", "ms per picture")
+    assert (result["what"], result["dtype"], result["unit"]) == ("figure1", "bf16", "ms per image")
     assert result["command"].startswith("pom bench figure1 --dtype bf16 --tokens 16,64 --batch 3")
     expected = {"dim": 32, "depth": 2, "order": 2, "expand": 2, "heads": 2, "patch": 2}
     expected |= {"ffw_expand": 4, "attention_ffw_expand": 4, "optimizer_inside": False}

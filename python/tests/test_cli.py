@@ -233,7 +233,7 @@ class TestUsage:
         is_usage_error(sample("--class", "--seed", 3), "--class: expected a value, got the flag --seed")
 
     def test_missing_model(self, tmp_path):
-        is_usage_error(pom("sample", cwd=tmp_path), "--model: expected the folder of a model")
+        is_usage_error(pom("sample", cwd=tmp_path), "--model: expected a model folder")
 
     def test_model_by_name(self, model, tmp_path):
         def sample(name, env=None):

@@ -300,7 +300,7 @@ class TestLatents:
         (tmp_path / "mine").write_text("mine")
         words = ["--prompt", "a", "-o", "a.gif", "--save-latents"]
         is_usage_error(sample(*words, "mine"), "--save-latents: mine already exists")
-        is_usage_error(sample(*words, "no/l"), "--save-latents: there is no folder no")
+        is_usage_error(sample(*words, "no/l"), "--save-latents: no such folder: no")
         assert not (tmp_path / "a.gif").exists() and not (tmp_path / "a.png").exists()
 
 

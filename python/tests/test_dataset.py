@@ -135,7 +135,7 @@ def test_sprites_are_clips_with_captions(tmp_path):
     assert all((tmp_path / "d" / row.split(",")[0]).stat().st_size > 0 for row in rows[1:])
     assert "which has files" in dataset("sprites", *flags, cwd=tmp_path, code=2)
     assert "sprites, which are clips" in dataset("sprites", "--preview", "a.png", cwd=tmp_path, code=2)
-    assert "--frames: is for sprites" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
+    assert "--frames: is only for sprites" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
     assert "did you mean sprites?" in dataset("sprite", cwd=tmp_path, code=2)
 
 
@@ -236,7 +236,7 @@ def test_summary_and_check(tmp_path):
     dataset("d", cwd=tmp_path)  # without --check nothing is read
     assert "cat/1.png" in dataset("d", "--check", cwd=tmp_path, code=1)
     (tmp_path / "d/empty").mkdir()
-    assert "d/empty: expected pictures" in dataset("d", cwd=tmp_path, code=1)
+    assert "d/empty: expected images" in dataset("d", cwd=tmp_path, code=1)
 
 
 # --- sheets ---
@@ -277,7 +277,7 @@ def test_preview_passes_over_broken_pictures(tmp_path):
     (tmp_path / "d/a/2.png").write_bytes(b"broken")
     words = [program(), "dataset", "d", "--preview", "s.png"]
     result = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0 and "passed over d/a/2.png" in result.stderr
+    assert result.returncode == 0 and "skipped d/a/2.png" in result.stderr
 
 
 # --- latents ---

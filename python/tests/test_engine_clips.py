@@ -272,7 +272,7 @@ class TestAway:
         [
             ("engine", {"prompt": "a", "class_": "star"}, "class: expected a model with classes"),
             ("engine", {"prompt": "a", "negative_class": "star"}, "negative_class: expected a model with"),
-            ("engine", {}, 'prompt: expected what it shows, got nothing ("" is no text)'),
+            ("engine", {}, 'prompt: expected a prompt, got nothing ("" samples without text)'),
             ("images", {"prompt": "a"}, "prompt: expected a model that reads text"),
             ("images", {"negative_prompt": "a"}, "negative_prompt: expected a model that reads text"),
             ("images", {"frames": 4}, "frames: expected a model that makes clips"),

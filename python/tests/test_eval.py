@@ -92,7 +92,7 @@ def test_text_and_folder(folder, model, judge):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "tiny at 16x16: 2 x 6 pictures, seeds 0 to 11"
+    assert lines[0] == "tiny at 16x16: 2 x 6 images, seeds 0 to 11"
     for start in ("recognised ", "hue, entropy", "position x", "size", "Frechet distance", "star "):
         assert any(line.startswith(start) for line in lines), start
     assert (where / "report.txt").read_text() == result.stdout
@@ -127,9 +127,9 @@ def test_file_of_the_judge(folder, model, judge):
     ("arguments", "code", "message"),
     [
         ([], 2, "expected what to judge"),
-        (["shapes"], 2, "expected the folder of a model, or --drawings"),
+        (["shapes"], 2, "expected a model folder, or --drawings"),
         (["sprites", "MODEL"], 2, "shapes"),
-        (["shapes", "MODEL", "--drawings"], 2, "--drawings: expected alone"),
+        (["shapes", "MODEL", "--drawings"], 2, "--drawings: cannot be combined with a model"),
         (["shapes", "MODEL", "--count", "0"], 2, "--count: expected 1 to 1000000"),
         (["shapes", "MODEL", "--steps", "0"], 2, "steps"),
         (["shapes", "MODEL", "--size", "33"], 2, "size"),

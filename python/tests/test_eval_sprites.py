@@ -220,9 +220,9 @@ def test_drawings_far_into_a_stream(tmp_path):
         ("causal", ["--size", "30"], "size"),
         ("causal", ["--dtype", "fp8"], "dtype"),
         ("causal", ["--sheet", "sheet.gif"], "sheet.gif"),
-        ("causal", ["--drawings"], "--drawings: expected alone"),
-        ("causal", ["--judge", "file"], "--judge: is for pom eval shapes"),
-        ("causal", ["--seeds", "5"], "--seeds: is for pom eval shapes"),
+        ("causal", ["--drawings"], "--drawings: cannot be combined with a model"),
+        ("causal", ["--judge", "file"], "--judge: is only for pom eval shapes"),
+        ("causal", ["--seeds", "5"], "--seeds: is only for pom eval shapes"),
         ("whole", ["--lengths", "1,2"], "--lengths: expected a block-causal model"),
         ("whole", ["--window", "2"], "--window: expected a block-causal model"),
     ],
@@ -234,16 +234,16 @@ def test_what_is_refused(sprites, tmp_path, which, words, message):
 
 def test_models_of_the_other_kind(clips, model, tmp_path):  # noqa: F811
     is_usage_error(
-        pom("eval", "sprites", model, cwd=tmp_path), "expected a model that makes clips", "pom eval shapes"
+        pom("eval", "sprites", model, cwd=tmp_path), "expected a model for clips", "pom eval shapes"
     )
     is_usage_error(
         pom("eval", "shapes", clips["causal"], cwd=tmp_path),
-        "a model that makes pictures",
+        "a model for images",
         "pom eval sprites",
     )
     for flags in (["--splits", "training"], ["--frames", "8"], ["--lengths", "2"], ["--window", "none"]):
         is_usage_error(
-            pom("eval", "shapes", model, *flags, cwd=tmp_path), flags[0] + ": is for pom eval sprites"
+            pom("eval", "shapes", model, *flags, cwd=tmp_path), flags[0] + ": is only for pom eval sprites"
         )
     is_usage_error(
         pom("eval", "sprites", "--drawings", "--window", "2", cwd=tmp_path), "--window: expected a model"

@@ -66,8 +66,8 @@ def test_needs_only_its_data(path, tmp_path):
     if kind == "clips":
         assert "expected a folder of clips, got no such folder" in result.stderr
     else:
-        kind = "latents" if kind == "latents" else "pictures"
-        expected = f"expected a folder with one folder of {kind} for each class, got no such folder"
+        kind = "latents" if kind == "latents" else "images"
+        expected = f"expected a folder with one subfolder of {kind} per class, got no such folder"
         assert expected in result.stderr
     assert list(tmp_path.iterdir()) == []
 

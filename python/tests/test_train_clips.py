@@ -100,7 +100,7 @@ def test_twelve_steps_and_twelve_more_are_twentyfour(done, tmp_path):
     shutil.copy(whole / "checkpoints" / "step_00000012.safetensors", tmp_path / "run" / "checkpoints")
     result = pom_train(recipe, "-o", tmp_path / "run", "--resume")
     assert result.returncode == 0, result.stderr
-    assert "going on from step 12" in result.stderr
+    assert "resuming from step 12" in result.stderr
     assert differences(whole, tmp_path / "run") == []
 
 
@@ -138,9 +138,9 @@ def test_sprites_as_files_can_be_trained_on(tmp_path):
     result = pom_train(write_recipe(tmp_path, CLIPS), "-o", tmp_path / "run", *sets)
     assert result.returncode == 0 and "skipped" not in result.stderr, result.stderr
     # A tenth is held back, and not the eight of the recipe; a file that has them all says nothing.
-    assert "data.validation: 2 of 20 examples are held back" in result.stderr
+    assert "data.validation: 2 of 20 examples held out" in result.stderr
     result = pom_train(tmp_path / "tiny.toml", "-o", tmp_path / "two", *sets, "--set", "data.validation=2")
-    assert result.returncode == 0 and "held back" not in result.stderr, result.stderr
+    assert result.returncode == 0 and "held out" not in result.stderr, result.stderr
 
 
 def test_init_from_takes_the_words_too(done, tmp_path):

@@ -65,10 +65,10 @@ TEST_F(PictureFolderTest, EndingsInAnyCaseGreyAndAlpha) {
 }
 
 TEST_F(PictureFolderTest, MistakesAreNamed) {
-  expect_error(folder.string() + ": expected one folder of pictures for each class, got no folder");
+  expect_error(folder.string() + ": expected one subfolder of images per class, got no folder");
   put_picture("full/1.png", 4, 4, {1, 2, 3});
   fs::create_directories(folder / "empty");
-  expect_error((folder / "empty").string() + ": expected pictures (.png, .jpg or .jpeg), got none");
+  expect_error((folder / "empty").string() + ": expected images (.png, .jpg or .jpeg), got none");
   DataConfig other = config();
   other.path = (folder / "nowhere").string();
   EXPECT_NE(error_of([&] { open_dataset(other, 0); }).find("got no such folder"), std::string::npos);

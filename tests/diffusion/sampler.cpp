@@ -58,7 +58,7 @@ TEST(Sampler, RefusesWhatMakesNoSense) {
   EXPECT_SAYS(with("ddpm", {}), "noise: the sampler ddpm needs some");
   EXPECT_SAYS(with("ddim", {.eta = 1}), "noise: the sampler ddim needs some");
   EXPECT_SAYS(sample({}, x, path, "heun", {}), "model: expected a function");
-  EXPECT_SAYS(sample(model, {}, path, "heun", {}), "x: expected floating-point pictures");
+  EXPECT_SAYS(sample(model, {}, path, "heun", {}), "x: expected floating-point images");
   EXPECT_SAYS(evaluation_times("heun", {.steps = 0}), "steps: expected 1");
   const Model crooked = [](const at::Tensor& x, double) { return x.narrow(0, 0, 1); };
   EXPECT_SAYS(sample(crooked, x, path, "heun", {}), "model: expected an answer of shape [2, 2], got [1, 2]");

@@ -146,9 +146,7 @@ def fuzz(name: str, seconds: int) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzzes the readers of files.")
-    parser.add_argument(
-        "targets", nargs="*", metavar="target", help=f"{', '.join(TARGETS)} (all unless told)"
-    )
+    parser.add_argument("targets", nargs="*", metavar="target", help=f"{', '.join(TARGETS)} (default: all)")
     parser.add_argument("--seconds", type=int, default=10, help="for each target")
     parser.add_argument("--report", type=Path, help="what came of each target, as JSON")
     arguments = parser.parse_args()

@@ -439,7 +439,7 @@ TEST(Engine, OpensOnlyWholeFolders) {
   fs::remove(weights);
   expect_parts(refusal(tiny.folder()), {"there is no model.safetensors"});
   fs::remove(tiny.folder() / config_file);
-  expect_parts(refusal(tiny.folder()), {"there is no config.json"});
+  expect_parts(refusal(tiny.folder()), {": no config.json"});
 }
 
 TEST(Engine, AccountsForEveryTensorWhenItOpens) {

@@ -70,8 +70,8 @@ TEST_F(FolderTest, VariantGivesDefaultsAndNamesTheirNumber) {
 
 TEST_F(FolderTest, Mistakes) {
   const auto with = [](const std::string& rest) { return R"({"format": 1, "network": {}, )" + rest + "}"; };
-  EXPECT_EQ(error_of("{}"), "format: expected this field, and it is missing");
-  EXPECT_EQ(error_of(R"({"format": 1})"), "network: expected this field, and it is missing");
+  EXPECT_EQ(error_of("{}"), "missing field format");
+  EXPECT_EQ(error_of(R"({"format": 1})"), "missing field network");
   EXPECT_EQ(error_of(R"({"format": 2, "network": {}})"), "format: expected 1 to 1, got 2");
   EXPECT_EQ(error_of(R"({"format": 1, "network": {"dim": "big"}})"),
             "network.dim: expected an integer, got \"big\"");

@@ -147,8 +147,7 @@ TEST(ModelFiles, TheTextEncoderIsWhatTheConfigSays) {
   expect_parts(refusal({.width = 8, .limit = 12, .layers = 1}),
                {"width: expected 16", "text.width", "got 8"});
   fs::remove_all(tiny.folder() / codecs::text_folder);
-  expect_parts(error_of([&] { Engine engine(tiny.folder()); }),
-               {"there is no text_encoder/model.safetensors in it"});
+  expect_parts(error_of([&] { Engine engine(tiny.folder()); }), {": no text_encoder/model.safetensors"});
 }
 
 }  // namespace

@@ -222,8 +222,7 @@ TEST(Sheet, RefusesWhatMakesNoSense) {
     change(options);
     return error_of([&] { make_sheet(pictures, options); }, {"make_sheet: "});
   };
-  EXPECT_NE(message([](auto& o) { o.labels = {"one"}; }).find("each of 3 pictures, got 1"),
-            std::string::npos);
+  EXPECT_NE(message([](auto& o) { o.labels = {"one"}; }).find("each of 3 images, got 1"), std::string::npos);
   EXPECT_NE(message([](auto& o) {
               o.row_labels = {"a", "b", "c", "d"};
             }).find("row_labels"),

@@ -158,13 +158,13 @@ TEST(TomlFields, WrongTypes) {
   EXPECT_EQ(error_of("[[network]]"), "r.toml: line 1: network: expected a table, got a list");
   EXPECT_EQ(error_of("optimizer.nesterov = 1"),
             "r.toml: line 1: optimizer.nesterov: expected true or false, got 1");
-  EXPECT_EQ(error_of("[name]\na = 1"), "r.toml: line 1: name: expected a text, got a table");
-  EXPECT_EQ(error_of("name = 1979-05-27"), "r.toml: line 1: name: expected a text, got a date or time");
+  EXPECT_EQ(error_of("[name]\na = 1"), "r.toml: line 1: name: expected a string, got a table");
+  EXPECT_EQ(error_of("name = 1979-05-27"), "r.toml: line 1: name: expected a string, got a date or time");
   EXPECT_EQ(error_of("scale = 07:32:00"), "r.toml: line 1: scale: expected a number, got a date or time");
   EXPECT_EQ(error_of("steps = 1979-05-27T07:32:00Z"),
             "r.toml: line 1: steps: expected an integer, got a date or time");
-  EXPECT_EQ(error_of("classes = \"a\""), "r.toml: line 1: classes: expected a list of texts, got \"a\"");
-  EXPECT_EQ(error_of("classes = [\"a\", 1]"), "r.toml: line 1: classes[1]: expected a text, got 1");
+  EXPECT_EQ(error_of("classes = \"a\""), "r.toml: line 1: classes: expected a list of strings, got \"a\"");
+  EXPECT_EQ(error_of("classes = [\"a\", 1]"), "r.toml: line 1: classes[1]: expected a string, got 1");
   EXPECT_EQ(error_of("size = [64, 1.5]"), "r.toml: line 1: size[1]: expected an integer, got 1.5");
   EXPECT_EQ(error_of("size = 64"), "r.toml: line 1: size: expected a list of integers, got 64");
   EXPECT_EQ(error_of("steps = [1]"), "r.toml: line 1: steps: expected an integer, got a list");
@@ -311,10 +311,10 @@ TEST(TomlFields, MistakesOfSet) {
   EXPECT_EQ(set_error("optimiser.lr=1"), "--set: optimiser: unknown field; did you mean \"optimizer\"?");
   EXPECT_EQ(set_error("optimizer.lr.x=1"), "--set: optimizer.lr.x: unknown field");
   EXPECT_EQ(set_error("optimizer=1"), "--set: optimizer: expected a table, got 1");
-  EXPECT_EQ(set_error("classes=[a, b]"), "--set: classes: expected a list of texts, got [a, b]");
+  EXPECT_EQ(set_error("classes=[a, b]"), "--set: classes: expected a list of strings, got [a, b]");
   EXPECT_EQ(set_error("network.mixer=pon"),
             "--set: network.mixer: unknown value \"pon\"; did you mean \"pom\"?");
-  EXPECT_EQ(set_error("name=\"half"), "--set: name: expected a text, got \"half");
+  EXPECT_EQ(set_error("name=\"half"), "--set: name: expected a string, got \"half");
 }
 
 // ---- writing ----

@@ -380,7 +380,7 @@ TEST(Errors, NameTheArgumentWhatWasExpectedAndWhatCame) {
       [&] {
         mixer_layer(x, x, w, 2, Mask::keys(at::full({2, 6}, 0.5)));
       },
-      "mixer_layer: mask: expected bool or only the values 0 and 1, got others in a tensor of Float");
+      "mixer_layer: mask: expected bool or only 0 and 1, got other values in a tensor of Float");
   expect([&] { mixer_layer(x.slice(1, 0, 4), x, w, 2, Mask::causal()); },
          "mixer_layer: mask: expected as many queries as context tokens under a causal mask, got 4 queries "
          "and 6 "

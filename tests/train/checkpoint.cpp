@@ -120,9 +120,9 @@ TEST_F(CheckpointTest, RefusesToWriteWhatItCouldNotRead) {
     return error_of([&] { write_checkpoint(folder, checkpoint); });
   };
   EXPECT_EQ(refusal([](Checkpoint& c) { c.ema.erase("scale"); }),
-            "write_checkpoint: ema/scale: expected it beside weights/scale, got nothing");
+            "write_checkpoint: ema/scale: missing; expected it next to weights/scale");
   EXPECT_EQ(refusal([](Checkpoint& c) { c.moment1["extra"] = at::zeros({1}); }),
-            "write_checkpoint: moment1/extra: expected weights/extra beside it, got nothing");
+            "write_checkpoint: moment1/extra: expected weights/extra next to it, got nothing");
   EXPECT_EQ(refusal([](Checkpoint& c) { c.moment2["in.bias"] = at::zeros({3}); }),
             "write_checkpoint: moment2/in.bias: expected shape (2), as of weights/in.bias, got (3)");
   EXPECT_EQ(refusal([](Checkpoint& c) { c.weights["scale"] = at::zeros({}, at::kBFloat16); }),
@@ -181,11 +181,11 @@ TEST_F(CheckpointTest, SaysWhatIsMissing) {
   EXPECT_EQ(refusal([](Tensors& tensors, st::Metadata&) {
               std::erase_if(tensors, [](const st::TensorView& t) { return t.name.starts_with("moment2/"); });
             }),
-            "moment2/in.bias: expected it beside weights/in.bias, got nothing");
+            "moment2/in.bias: missing; expected it next to weights/in.bias");
   EXPECT_EQ(refusal([](Tensors& tensors, st::Metadata&) {
               std::erase_if(tensors, [](const st::TensorView& t) { return t.name == "weights/scale"; });
             }),
-            "ema/scale: expected weights/scale beside it, got nothing");
+            "ema/scale: expected weights/scale next to it, got nothing");
   EXPECT_EQ(refusal([](Tensors& tensors, st::Metadata&) {
               for (st::TensorView& t : tensors)
                 if (t.name == "ema/scale") t.name = "emu/scale";
@@ -204,7 +204,7 @@ TEST_F(CheckpointTest, SaysWhatIsMissing) {
     EXPECT_EQ(refusal([&](Tensors&, st::Metadata& metadata) {
                 metadata.erase(metadata.begin() + static_cast<std::ptrdiff_t>(i));
               }),
-              "expected metadata \"" + std::string(keys[i]) + "\", got none: it is no checkpoint");
+              "expected metadata \"" + std::string(keys[i]) + "\", got none: not a checkpoint");
   }
   EXPECT_EQ(refusal([](Tensors&, st::Metadata& metadata) { metadata.emplace_back("more", ""); }),
             "expected metadata format, state, recipe and sha256, got \"more\" as well");
@@ -245,7 +245,7 @@ TEST_F(CheckpointTest, AModelIsNoCheckpoint) {
   models::write_weights(folder / "model.safetensors", testing::small_weights(1), at::kFloat);
   EXPECT_EQ(error_of([&] { read_checkpoint(folder / "model.safetensors"); }),
             "read_checkpoint: " + (folder / "model.safetensors").string() +
-                ": expected metadata \"format\", got none: it is no checkpoint");
+                ": expected metadata \"format\", got none: not a checkpoint");
   EXPECT_NE(error_of([&] { read_checkpoint(folder / "none"); }).find("No such file"), std::string::npos);
 }
 

@@ -67,7 +67,7 @@ TEST_F(RunFolderTest, AFolderWithAnyTraceOfARunTakesNoOther) {
     put(run / trace);
     const std::string said = refusal_of(run, false);
     for (const std::string& part :
-         {std::string(trace), run.string() + ": holds a run already", std::string("--resume"),
+         {std::string(trace), run.string() + ": already holds a run", std::string("--resume"),
           std::string("-o DIR"), "--init-from " + (run / "model").string()})
       EXPECT_NE(said.find(part), std::string::npos) << said << "\nlacks " << part;
     EXPECT_THROW(RunFolder(run, false), Refusal);

@@ -267,7 +267,7 @@ class ModelConfig:
                 expected = "a name without control characters or spaces at its ends"
                 fail(f"{where}classes[{i}]", expected, repr(name))
             if name.isascii() and name.isdigit() and name != str(i):
-                fail(f"{where}classes[{i}]", "a name, or its own number", f"the number {name}")
+                fail(f"{where}classes[{i}]", "a name, or its own index", f"the number {name}")
 
 
 def _has_control_character(text: str) -> bool:

@@ -89,7 +89,7 @@ def _scalar(kind: type, value: object, where: str) -> Any:
         return value
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    expected = {str: "a text", int: "an integer", float: "a number"}[kind]
+    expected = {str: "a string", int: "an integer", float: "a number"}[kind]
     raise Error(f"{where}: expected {expected}, got {_shown(value)}")
 
 
@@ -99,7 +99,7 @@ def _take(field: "dataclasses.Field[Any]", value: object, where: str) -> Any:
         return _scalar(type(field.default), value, where)
     if not isinstance(value, (list, tuple)):
         raise Error(
-            f"{where}: expected a list of {'texts' if element is str else 'integers'}, got {_shown(value)}"
+            f"{where}: expected a list of {'strings' if element is str else 'integers'}, got {_shown(value)}"
         )
     return tuple(_scalar(element, one, f"{where}[{i}]") for i, one in enumerate(value))
 
@@ -117,7 +117,7 @@ def updated(config: T, tree: Mapping[str, Any], source: str, prefix: str = "") -
         if key not in fields:
             raise Error(f"{source}: {prefix}{_shown(key)[1:-1]}: unknown field{suggestion(key, fields)}")
         if key in values:
-            raise Error(f"{where}: expected once, got it as {_shown(given)[1:-1]} as well")
+            raise Error(f"{where}: given twice, also as {_shown(given)[1:-1]}")
         inner = getattr(config, key)
         if not dataclasses.is_dataclass(inner):
             values[key] = _take(fields[key], value, where)

@@ -54,7 +54,7 @@ def read_config(folder: Folder) -> ModelConfig:
         fail(source, "an object {…}", type(said).__name__)
     for needed in ("format", "network"):
         if needed not in said:
-            raise Error(f"{source}: {needed}: expected this field, and it is missing")
+            raise Error(f"{source}: missing field {needed}")
     config = updated(ModelConfig(), said, source)
     if config.network.variant:  # the variant first, then what the file says
         named = variant(config.network.variant, f"{source}: network.")
@@ -121,7 +121,7 @@ def _file(folder: Folder, name: str) -> Path:
     if not folder.is_dir():
         fail(f"model folder: {folder}", f"a folder with {_CONFIG} and {_WEIGHTS}", "a file")
     if not (folder / name).is_file():
-        raise Error(f"model folder: {folder}: there is no {name} in it")
+        raise Error(f"model folder: {folder}: no {name}")
     return folder / name
 
 

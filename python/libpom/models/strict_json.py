@@ -14,7 +14,7 @@ def loads(text: str, where: str, parse_int: Callable[[str], Any] = int) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise Error(f"{where}: {json.dumps(key[:60])}: expected once, got it twice")
+                raise Error(f"{where}: {json.dumps(key[:60])}: duplicate key")
             found[key] = value
         return found
 
@@ -29,5 +29,5 @@ def loads(text: str, where: str, parse_int: Callable[[str], Any] = int) -> Any:
     except ValueError as error:
         raise Error(f"{where}: expected JSON, got {error}") from None
     except RecursionError:
-        raise Error(f"{where}: expected JSON of a few levels, got too many") from None
+        raise Error(f"{where}: nested too deeply") from None
     return value

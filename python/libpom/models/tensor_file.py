@@ -112,7 +112,7 @@ def _parse(text: bytes, data: int, where: str) -> tuple[dict[str, TensorInfo], d
     header = strict_json.loads(decoded, where, lambda digits: _natural(digits, where))
     metadata = header.pop(_METADATA, None) if _METADATA in header else {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise Error(f"{where}: expected {_METADATA} to be an object of strings, got another")
+        raise Error(f"{where}: expected {_METADATA} to be an object of strings, got something else")
     tensors = {name: _info(entry, f"{where}: tensor {quoted(name)}") for name, entry in header.items()}
     _check_data(tensors, data, where)
     return tensors, metadata or None
@@ -135,7 +135,7 @@ def _info(entry: Any, where: str) -> TensorInfo:
         if not isinstance(value, list) or not all(type(number) is int for number in value):
             raise Error(f"{where}: expected {name} to be an array of integers, got {str(value)[:120]}")
     if len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise Error(f"{where}: expected data_offsets to be two integers that rise, got {str(offsets)[:120]}")
+        raise Error(f"{where}: expected data_offsets to be two ascending integers, got {str(offsets)[:120]}")
     return TensorInfo(dtype, tuple(shape), *offsets)
 
 

@@ -112,7 +112,8 @@ class Words(nn.Module):
             fail("Words: length", f"1 to {limit}", length)
         if longest := max((len(row) for row in rows if len(row) > limit), default=0):
             warnings.warn(
-                f"libpom: Words: prompts: expected at most {limit} pieces, got {longest}: the rest is cut",
+                f"libpom: Words: prompts: expected at most {limit} pieces, got {longest}: "
+                f"truncated to {limit}",
                 stacklevel=2,
             )
         length = max([length, *(min(len(row), limit) for row in rows)])
