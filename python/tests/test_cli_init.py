@@ -285,14 +285,14 @@ class TestLatents:
     def test_mistakes(self, draw, sample, tmp_path):  # noqa: F811
         save_file({"latents": torch.randn(1, 3, 16, 16)}, tmp_path / "one")
         save_file({"noise": torch.randn(1, 3, 16, 16)}, tmp_path / "other")
-        save_file({"latents": torch.zeros(1, 3, 16, 16, dtype=torch.int32)}, tmp_path / "whole")
+        save_file({"latents": torch.zeros(1, 3, 16, 16, dtype=torch.int64)}, tmp_path / "whole")
         star = ["--class", "star", "-o", "a.png"]
         is_failure(draw(*star, "--init-latents", "other"), 'other: expected a tensor "latents", got none')
         is_failure(draw(*star, "--init-latents", "gone"), "gone")
         is_failure(draw(*star, "--init-latents", plain_png(tmp_path / "x.png")), "x.png")
         two = draw("--class", "star", "--count", 2, "-o", "%d.png", "--init-latents", "one")
         is_failure(two, "noise: expected floating point of shape [2, 3, 16, 16]", "[1, 3, 16, 16]")
-        is_failure(draw(*star, "--init-latents", "whole"), "noise: expected floating point", "Int")
+        is_failure(draw(*star, "--init-latents", "whole"), "noise: expected floating point", "Long")
         clip = sample("--prompt", "a", "--frames", 4, "--init-latents", "one", "-o", "a.gif")
         is_failure(clip, "[1, 3, 4, 16, 32]")
         endless = sample("--prompt", "a", "--frames", "inf", "--init-latents", "one", "-o", "a.gif")

@@ -202,7 +202,7 @@ class TestMosaic:
             clip = frames_of(tmp_path / str(i))
             places.append(place_of(clip, sheet))
             assert places[-1] is not None
-        assert places[0][0] == places[1][0] and places[0][1] < places[1][1]  # side by side, in order
+        assert places[0] < places[1]  # in order, row by row
 
     def test_mp4(self, sample, tmp_path, ffmpeg):  # noqa: F811
         made(sample("--prompt", "a", "--count", 3, "--frames", 3, "--steps", 1, "--grid", "-o", "all.mp4"))

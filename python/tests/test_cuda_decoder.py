@@ -106,7 +106,7 @@ def test_a_graph_of_the_callers_own():
     want = stepped(libpom.Decoder(blocks, 1), tokens.transpose(0, 1))
     decoder, x = libpom.Decoder(blocks, 1), tokens[0].clone()
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(libpom.Error, match="a step before a graph is captured"), torch.cuda.graph(graph):
+    with pytest.raises(libpom.Error, match="run one step before capturing a graph"), torch.cuda.graph(graph):
         decoder.step(x)
     decoder.step(x)
     decoder.reset()

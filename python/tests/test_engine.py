@@ -89,7 +89,7 @@ def test_resolve_draws_nothing_but_the_seed(engine):
 
 def test_keywords_are_those_of_the_library(extension):
     """A field is declared in pom/generate/request.h and in RequestFields: names and types are the same."""
-    ours = typing.get_type_hints(RequestFields, vars(libpom.engine) | {"np": numpy})
+    ours = typing.get_type_hints(RequestFields, localns={"np": numpy})
     of_python = {"class_", "continue_from", "size"}
     theirs = torch.ops.pom.request_fields()
     assert of_python <= set(ours) and set(ours) - of_python == set(theirs)

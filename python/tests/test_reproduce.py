@@ -401,9 +401,9 @@ class TestHostile:
         made(sample("--prompt", "a star", "--count", 2, "--frames", 4, "--steps", 1, "--grid", "-o", "a.y4m"))
         data = (tmp_path / "a.y4m").read_bytes()
         at = data.index(b"pom sheet")
-        before = b'"frames":4,"fps":12.0,'
+        before = b'"frames":4,"fps":12.0}'
         assert before in data[at:], data[at:]
-        endless = b'"frames":"inf",'.ljust(len(before))
+        endless = b'"frames":"inf"}'.rjust(len(before))
         (tmp_path / "a.y4m").write_bytes(data[:at] + data[at:].replace(before, endless))
         is_failure(again("a.y4m", **self.LIMIT), "the settings of the sheet: expected")
 

@@ -341,8 +341,8 @@ TEST_F(States, OfAnotherTextEncoderAreRefused) {
   EXPECT_EQ(refusal({"hash", "words"}), "no error");
   EXPECT_EQ(refusal({"hash", "others"}),
             path.string() +
-                ": text encoder: the state was made with \"words\", and cannot go "
-                "on with \"others\"");
+                ": text encoder: the state was made with \"words\", and cannot "
+                "continue with \"others\"");
   const std::int64_t tokens = prompt(1).tokens.size(1);
   EXPECT_EQ(refusal({"hash", "words", tokens}), "no error");
   EXPECT_EQ(refusal({"hash", "words", tokens - 1}),
