@@ -38,7 +38,7 @@ BatchRun::BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std
       count_(count),
       observer_(observer),
       inputs_{rows_of_batch(inputs.noise, first, count), rows_of_batch(inputs.init, first, count)},
-      sampler_(engine.denoiser(job.first()), engine.sampling(items())) {
+      sampler_(engine.denoiser(job.first()), engine.sampling(job, items())) {
   if (engine_.config.network.video()) decoder_ = engine_.codec->clip_decoder();
   for (const Request& item : items()) prompts_.push_back(item.subject());
 }

@@ -17,7 +17,8 @@ BlockSampler::BlockSampler(models::Denoiser& network, BatchSampling sampling)
   network_->plan({.batch = std::ssize(sampling_.seeds),
                   .height = sampling_.height,
                   .width = sampling_.width,
-                  .evaluations = evaluations_});
+                  .evaluations = evaluations_,
+                  .blocks = sampling_.blocks});
 }
 
 void BlockSampler::tell(const models::Condition& condition) {

@@ -25,6 +25,7 @@ struct BatchSampling {
   std::string sampler = "euler";
   diffusion::SamplerOptions options;
   diffusion::Guidance guidance;
+  std::int64_t blocks = 0;  // of an item in all; 0: not known
 };
 
 // Called while blocks are made. Throwing leaves the sampler where it was before them.

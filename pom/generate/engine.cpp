@@ -90,7 +90,7 @@ Plan Engine::Impl::plan(const Job& job, const Limits& limits) const {
   return make_plan(config, *codec, job.first(), work(job), limits, stored_bytes(job.first()));
 }
 
-BatchSampling Engine::Impl::sampling(std::span<const Request> items) const {
+BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> items) const {
   const Request& r = items.front();
   BatchSampling sampling{.height = *r.height / codec->factor(),
                          .width = *r.width / codec->factor(),
@@ -98,7 +98,8 @@ BatchSampling Engine::Impl::sampling(std::span<const Request> items) const {
                          .path = path_of(config.diffusion),
                          .sampler = *r.sampler,
                          .options = sampler_options(r),
-                         .guidance = guidance_of(r)};
+                         .guidance = guidance_of(r),
+                         .blocks = job.blocks};
   for (const Request& item : items) sampling.seeds.push_back(static_cast<std::uint64_t>(item.own_seed()));
   return sampling;
 }

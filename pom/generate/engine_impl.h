@@ -43,7 +43,8 @@ struct Engine::Impl {
   models::Denoiser& denoiser(const Request& request);
   Work work(const Job& job) const;
   Plan plan(const Job& job, const Limits& limits) const;
-  BatchSampling sampling(std::span<const Request> items) const;
+  // Of some items of a job.
+  BatchSampling sampling(const Job& job, std::span<const Request> items) const;
   // Pixels (1, C, H, W) or (1, C, T, H, W) of the file that a job begins with; undefined where there is none.
   at::Tensor read_init(const Job& job) const;
   // What a run begins with, as latents.

@@ -154,6 +154,10 @@ void resolve_clip(Job& job, const Request& request, const ModelConfig& config, c
   check(job.frames != 0 || config.network.block_causal(),
         "sample: frames: expected a block-causal model, got one whose blocks all see each other, which "
         "cannot be streamed");
+  check(
+      !config.network.needs_length() || (job.frames != 0 && job.continue_from.empty()),
+      "sample: ", job.frames == 0 ? "frames" : "continue",
+      ": expected a clip whose length is known when it begins, as this model's time code is relative to it");
   check_alone(job, request);
   remark_on_blocks(job, shape.block_frames);
   fill_changes(job, request, shape.block_frames);

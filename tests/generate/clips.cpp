@@ -30,7 +30,8 @@ class ClipModel {
     n.kind = "vdipom";
     n.dim = 24, n.depth = 2, n.patch = 4, n.patch_time = 2, n.channels = 3, n.text_width = 8,
     n.ffw_expand = 2;
-    n.temporal_mask = mask, n.window = window;
+    n.temporal_mask = mask == "authors" ? "block-causal" : mask, n.window = window;
+    if (mask == "authors") n.position = "narrow", n.time_code = "relative", n.no_text = "mask";
     config.text = {.kind = "words", .width = 8, .limit = 12, .layers = 1};
     config.sample.size = {16, 8}, config.sample.sampler = "euler", config.sample.steps = 3;
     config.sample.cfg_scale = 2, config.sample.frames = 6, config.sample.fps = 8;
@@ -166,6 +167,20 @@ TEST(Clips, PromptsThatChangeWholeAndStreamed) {
   const at::Tensor same = made(engine, plain);
   EXPECT_TRUE(at::equal(same.slice(1, 0, 4), whole.slice(1, 0, 4)));
   EXPECT_FALSE(at::equal(same.slice(1, 4), whole.slice(1, 4)));
+}
+
+// Position codes, times and "no text" as the authors' networks for clips have them.
+TEST(Clips, TheAuthorsChoices) {
+  const ClipModel model("authors");
+  Engine engine(model.folder());
+  const at::Tensor whole = made(engine, request_of(6));
+  expect_near(made(engine, request_of(6, true)), whole);
+  EXPECT_FALSE(
+      at::equal(made(engine, request_of(8)).slice(1, 0, 6), whole));  // times are relative to the end
+  EXPECT_GT(engine.forecast(engine.resolve(request_of(6))).seconds, 0);
+  Request endless = request_of(6);
+  endless.prompt = {"a"}, endless.frames = "inf";
+  EXPECT_NE(error_of([&] { engine.resolve(endless); }).find("length is known"), std::string::npos);
 }
 
 TEST(Clips, ImagesFromText) {

@@ -85,6 +85,13 @@ TEST(Job, SeveralPromptsSeedsAndCounts) {
   EXPECT_THROW(resolved({.prompt = {"a"}, .count = 2, .save_state = "s"}), Error);
 }
 
+TEST(Job, ModelsWithRelativeTimesNeedALength) {
+  ModelConfig config = clip_model();
+  config.network.time_code = "relative";
+  EXPECT_EQ(resolved({.prompt = {"a"}, .frames = "6", .stream = true}, config).blocks, 3);
+  EXPECT_THROW(resolved({.prompt = {"a"}, .frames = "inf"}, config), Error);
+}
+
 TEST(Job, OneFrameIsAnImage) {
   const Job image = resolved({.prompt = {"a"}, .frames = "1"});
   EXPECT_FALSE(image.clip);
