@@ -340,7 +340,7 @@ TEST_F(States, OfAnotherTextEncoderAreRefused) {
   save({"hash", "words"});
   EXPECT_EQ(refusal({"hash", "words"}), "no error");
   EXPECT_EQ(refusal({"hash", "others"}), path.string() +
-                                             ": text encoder: the state was made with \"words\", and cannot "
+                                             ": text encoder: the state was made with \"words\" and cannot "
                                              "continue with \"others\"");
   const std::int64_t tokens = prompt(1).tokens.size(1);
   EXPECT_EQ(refusal({"hash", "words", tokens}), "no error");
