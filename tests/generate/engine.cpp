@@ -437,7 +437,7 @@ TEST(Engine, OpensOnlyWholeFolders) {
       << static_cast<char>(header.size()) << std::string(7, '\0') << header;
   expect_parts(refusal(tiny.folder()), {"model.safetensors", "\"odd\""});
   fs::remove(weights);
-  expect_parts(refusal(tiny.folder()), {"there is no model.safetensors"});
+  expect_parts(refusal(tiny.folder()), {"no model.safetensors"});
   fs::remove(tiny.folder() / config_file);
   expect_parts(refusal(tiny.folder()), {": no config.json"});
 }

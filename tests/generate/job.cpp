@@ -39,7 +39,7 @@ TEST(Job, FramesFillBlocks) {
   EXPECT_EQ(job.frames, 5);
   EXPECT_EQ(job.blocks, 3);
   ASSERT_EQ(job.remarks.size(), 1u);
-  EXPECT_NE(job.remarks[0].find("6 are made"), std::string::npos);
+  EXPECT_NE(job.remarks[0].find("sampling 6, trimmed to 5"), std::string::npos);
   const Job endless = resolved({.prompt = {"a star"}, .frames = "inf"});
   EXPECT_EQ(endless.frames, 0);
   EXPECT_EQ(endless.blocks, 0);

@@ -80,7 +80,7 @@ TEST_F(RunFolderTest, AFolderWithAnyTraceOfARunTakesNoOther) {
 
 TEST_F(RunFolderTest, GoingOnNeedsACheckpoint) {
   const fs::path run = folder_ / "run";
-  EXPECT_NE(refusal_of(run, true).find("which holds none; without --resume a run begins there"),
+  EXPECT_NE(refusal_of(run, true).find("which holds none; without --resume a new run starts there"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(run));
   put(run / "model/model.safetensors");
