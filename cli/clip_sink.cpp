@@ -42,6 +42,8 @@ class ClipSink : public Sink {
       throw UsageError("--json: expected a file behind -o, got -, which is the clip itself");
     if (to_stdout && job.items.size() > 1)
       throw UsageError(detail::concat("--output: expected one clip for -, got ", job.items.size()));
+    if (to_stdout && options.preview > 0)
+      throw UsageError("--preview: expected a file behind -o, got -, beside which there is no place");
     std::vector<fs::path> names = {"-"};
     if (!to_stdout) names = item_names(options.output, engine.name(), named_items(job), OutputKind::clip);
     for (const fs::path& name : names) outputs_.emplace_back(name, options.yes);

@@ -186,7 +186,12 @@ void check_sheet(const Again& again) {
 void fit_to_file(Again& again) {
   Request& r = again.request;
   if (!again.clip || again.source.sheet) return;
-  if (r.stream) r.frames = std::to_string(again.shape.frames);
+  if (r.stream) {
+    r.frames = std::to_string(again.shape.frames);
+    std::erase_if(r.prompt_at, [&](const std::string& change) {  // those that it did not come to
+      return std::strtoll(change.c_str(), nullptr, 10) >= again.shape.frames;
+    });
+  }
   check(r.frames == std::to_string(again.shape.frames), "the settings: expected the file's ",
         again.shape.frames, " frames, got ", shown(r.frames.value_or("none")));
   std::string extension = fs::path(again.options.file).extension().string();
@@ -358,7 +363,8 @@ bool compare_weights(const Engine& engine, const Origin& origin) {
   return false;
 }
 
-int reproduce(const ReproduceOptions& options) {
+int reproduce(ReproduceOptions& options) {
+  while (options.file.size() > 1 && options.file.ends_with('/')) options.file.pop_back();
   if (options.file.empty()) throw UsageError("expected an image or a clip, got nothing");
   as_usage([&] { generate::device_named(options.device, "reproduce"); });
   Source source = read_source(options.file);

@@ -339,7 +339,7 @@ Command sample_command() {
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
           "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run\n"
-          "pom sample --model assets/sprites32 --prompt \"a red star drifts up over black\" -o star.mp4",
+          "pom sample --model assets/sprites32 --prompt \"a red star\" -o star.mp4",
       .declare = declare_sample,
   };
 }

@@ -1,8 +1,10 @@
 // A batch of a job, from noise to frames: what it shows is told to the network, blocks are sampled, decoded
 // and given to the observer.
 #include <algorithm>
+#include <map>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
@@ -59,10 +61,23 @@ models::Condition BatchRun::class_condition() const {
   return condition;
 }
 
-// Of as many prompts as rows are wanted.
+// Of as many prompts as rows are wanted. Each is encoded alone: the last bit of a product may depend on how
+// many rows it has, and what an item shows must not depend on those beside it.
 models::Condition BatchRun::condition(std::span<const std::string> prompts) const {
-  const codecs::EncodedText text = engine_.encoder->encode(prompts);
-  models::Condition condition{.text = text.tokens, .mask = text.mask};
+  std::map<std::string, codecs::EncodedText> encoded;
+  std::int64_t longest = 1;
+  for (const std::string& prompt : prompts) {
+    if (!encoded.contains(prompt)) encoded.emplace(prompt, engine_.encoder->encode({&prompt, 1}));
+    longest = std::max(longest, encoded.at(prompt).tokens.size(1));
+  }
+  std::vector<at::Tensor> tokens, masks;
+  for (const std::string& prompt : prompts) {
+    const codecs::EncodedText& one = encoded.at(prompt);
+    const std::int64_t missing = longest - one.tokens.size(1);
+    tokens.push_back(at::constant_pad_nd(one.tokens, {0, 0, 0, missing}));
+    masks.push_back(at::constant_pad_nd(one.mask, {0, missing}));
+  }
+  models::Condition condition{.text = at::cat(tokens), .mask = at::cat(masks)};
   if (const std::optional<std::string>& away = job_.first().negative_prompt; away && !away->empty()) {
     const codecs::EncodedText led = engine_.encoder->encode({&*away, 1});
     const auto all = static_cast<std::int64_t>(prompts.size());

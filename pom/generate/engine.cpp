@@ -107,7 +107,8 @@ BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> it
 at::Tensor Engine::Impl::read_init(const Job& job) const {
   if (job.first().init.empty()) return {};
   const bool clips = config.network.video();
-  const std::vector<io::Image> images = read_init_frames(job.first().init, clips ? job.frames : 1);
+  const std::vector<io::Image> images =
+      read_init_frames(job.first().init, clips ? job.blocks * shape().block_frames : 1);
   const at::Tensor clip = from_images(images, config.network.channels).unsqueeze(0);  // (1, C, T, H, W)
   return clips ? clip : clip.squeeze(2);
 }
@@ -217,10 +218,11 @@ Inputs Engine::Impl::prepared(const Job& job, const Inputs& inputs) const {
     pixels = filled_up(pixels, job.blocks * shape().block_frames);
   check_given(pixels, "init", shaped(network.channels, job.blocks * shape().block_frames, 1), true);
   check(pixels.defined() || !r.strength, "sample: strength: expected an init to begin with, got none");
-  if (!pixels.defined()) return {inputs.noise, {}};
+  const at::Tensor noise = inputs.noise.defined() ? inputs.noise.to(device, at::kFloat) : inputs.noise;
+  if (!pixels.defined()) return {noise, {}};
   pixels = pixels.to(at::kCPU, at::kFloat);
   const at::Tensor latents = network.video() ? codec->encode_clips(pixels) : codec->encode(pixels);
-  return {inputs.noise, latents.to(device)};
+  return {noise, latents.to(device)};
 }
 
 std::vector<io::Image> Engine::images(const Job& job, const Limits& limits) {

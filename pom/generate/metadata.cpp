@@ -107,6 +107,11 @@ void check_hash(const std::string& hash, std::string_view where) {
 
 }  // namespace
 
+// Of a file or folder, without the way to it.
+static std::string own_name(const std::filesystem::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
 void check_no_writing(const Request& request, std::string_view where) {
   check(request.save_state.empty(), where,
         "save_state: expected nothing, as a file does not say where to write, got \"",
@@ -123,8 +128,8 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
   if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
   // Nothing of this machine.
-  chunk.request.init = std::filesystem::path(chunk.request.init).filename().string();
-  chunk.request.continue_from = std::filesystem::path(chunk.request.continue_from).filename().string();
+  chunk.request.init = own_name(chunk.request.init);
+  chunk.request.continue_from = own_name(chunk.request.continue_from);
   Origin complete = origin;
   complete.version = chunk.version;
   return {{common_keyword, parameters_of(complete)}, {own_keyword, io::write_json(chunk)}};

@@ -64,6 +64,8 @@ struct Shared {
   Engine engine;
   std::mutex one_at_a_time;             // Python's threads are free to meet: torch lets its lock go in a call
   std::atomic<bool> streaming = false;  // a run that its reader may leave standing
+  std::mutex hash_mutex;
+  std::string hash;  // of the weights, once it is known: nobody waits for a stream to learn it
 
   Shared(const std::string& folder, const std::string& device) : engine(folder, device) {}
 };
@@ -72,8 +74,8 @@ struct Shared {
 class PythonRun : public torch::CustomClassHolder {
  public:
   PythonRun(std::shared_ptr<Shared> shared, Job job, std::int64_t batch, std::int64_t preview_every,
-            bool latents, Inputs inputs)
-      : shared_(std::move(shared)), job_(std::move(job)), inputs_(std::move(inputs)) {
+            bool latents, bool left_open, Inputs inputs)
+      : shared_(std::move(shared)), job_(std::move(job)), left_open_(left_open), inputs_(std::move(inputs)) {
     limits_.batch = batch;
     observer_.stop = &stop_;
     if (latents)
@@ -136,18 +138,27 @@ class PythonRun : public torch::CustomClassHolder {
     if (stop_) throw Stopped();
   }
 
+  // A state stands behind what was asked for: where nothing was, there is none.
+  void wait_for_reader() {
+    if (job_.save_state.empty()) return;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return wanted_ || stop_; });
+    if (stop_) throw Stopped();
+  }
+
   void work() {
     std::exception_ptr failure;
     try {
       const std::lock_guard alone(shared_->one_at_a_time);
       try {
+        wait_for_reader();
         shared_->engine.run(job_, limits_, observer_, inputs_);
       } catch (const Stopped&) {
       }
     } catch (...) {  // nothing may leave a thread
       failure = std::current_exception();
     }
-    if (job_.stream) shared_->streaming = false;
+    if (left_open_) shared_->streaming = false;
     const std::lock_guard lock(mutex_);
     failure_ = failure;
     ended_ = true;
@@ -156,6 +167,7 @@ class PythonRun : public torch::CustomClassHolder {
 
   std::shared_ptr<Shared> shared_;
   Job job_;
+  bool left_open_;
   Inputs inputs_;
   Limits limits_;
   Observer observer_;
@@ -183,8 +195,13 @@ class PythonEngine : public torch::CustomClassHolder {
   std::string device() { return shared_->engine.device(); }
   std::int64_t block_frames() { return shared_->engine.block_frames(); }
   std::string weights_hash() {
+    {
+      const std::lock_guard lock(shared_->hash_mutex);
+      if (!shared_->hash.empty()) return shared_->hash;
+    }
     const std::lock_guard alone(shared_->one_at_a_time);
-    return shared_->engine.weights_hash();
+    const std::lock_guard lock(shared_->hash_mutex);
+    return shared_->hash = shared_->engine.weights_hash();
   }
   std::string text_hash() { return shared_->engine.text_hash(); }
   std::string config() {
@@ -195,13 +212,17 @@ class PythonEngine : public torch::CustomClassHolder {
     return job_json(shared_->engine.resolve(request_from_json(request, "sample")));
   }
   c10::intrusive_ptr<PythonRun> start(const std::string& request, std::int64_t batch,
-                                      std::int64_t preview_every, bool latents,
+                                      std::int64_t preview_every, bool latents, bool left_open,
                                       std::optional<at::Tensor> noise, std::optional<at::Tensor> init) {
     check_free(shared_->streaming);
     Inputs inputs{noise.value_or(at::Tensor()), init.value_or(at::Tensor())};
     Job job = shared_->engine.resolve(request_from_json(request, "sample"), inputs);
-    if (job.stream) check_free(shared_->streaming.exchange(true));  // before its thread has its turn
-    return c10::make_intrusive<PythonRun>(shared_, std::move(job), batch, preview_every, latents, inputs);
+    if (left_open) {
+      weights_hash();                                 // while the engine is free
+      check_free(shared_->streaming.exchange(true));  // before its thread has its turn
+    }
+    return c10::make_intrusive<PythonRun>(shared_, std::move(job), batch, preview_every, latents, left_open,
+                                          inputs);
   }
 
  private:

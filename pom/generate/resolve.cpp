@@ -214,9 +214,9 @@ void fill_from_init(Request& r, const InitShape& init, const ModelConfig& config
 
 void check_init_length(const Job& job, const InitShape& init) {
   check(job.continue_from.empty(), "sample: init: expected a clip that begins here, got one that continues");
-  check(init.frames == 1 || (job.frames > 0 && init.frames >= job.frames),
-        "sample: init: expected as many frames as the clip has, ",
-        job.frames == 0 ? std::string("without end") : std::to_string(job.frames), ", got ", init.frames);
+  check(job.frames > 0, "sample: init: expected a clip with an end, got --frames inf");
+  check(init.frames == 1 || init.frames >= job.frames,
+        "sample: init: expected as many frames as the clip has, ", job.frames, ", got ", init.frames);
 }
 
 }  // namespace

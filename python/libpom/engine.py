@@ -309,6 +309,7 @@ class Engine:
         batch: int = 0,
         preview_every: int = 0,
         latents: bool = False,
+        left_open: bool = False,
         noise: torch.Tensor | None = None,
     ) -> Any:
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
@@ -324,7 +325,7 @@ class Engine:
                 pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
         text = _json(op, given)  # type: ignore[arg-type]
         try:
-            return self._engine.start(text, batch, preview_every, latents, noise, pixels)
+            return self._engine.start(text, batch, preview_every, latents, left_open, noise, pixels)
         except RuntimeError as error:
             raise _ours(error) from None
 
@@ -424,7 +425,7 @@ class Engine:
         if output not in ("torch", "numpy"):
             fail("stream: output", '"torch" or "numpy"', repr(output))
         given: Any = {"stream": True} | dict(request)
-        run = self._start("stream", given)
+        run = self._start("stream", given, left_open=True)
         job = json.loads(run.job())
         if len(job["items"]) != 1:
             _end(run)
