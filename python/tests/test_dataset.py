@@ -111,7 +111,7 @@ def test_json_and_refusals(tmp_path):
     )
     assert result["pictures"] == 7 and result["size"] == [33, 17] and sum(result["classes"].values()) == 7
     assert Image.open(next((tmp_path / "d").rglob("*.png"))).size == (33, 17)
-    assert "not empty" in dataset("--help", cwd=tmp_path)
+    assert "non-empty" in dataset("--help", cwd=tmp_path)
     assert "which has files" in dataset("shapes", "--count", 7, "-o", "d", cwd=tmp_path, code=2)
     dataset("shapes", "--count", 3, "-o", "d", "-y", cwd=tmp_path)
     (tmp_path / "file").write_text("x")

@@ -283,7 +283,7 @@ BROKEN = {
     '{"format": 1, "network": {}, "classes": [3]}': "classes.0.: expected a string, got 3",
     '{"format": 1, "network": {"classes": 2}, "classes": ["a"]}': "classes: expected 2 names",
     '{"format": 1, "network": {}, "codec": {"kind": "vae"}}': 'codec.kind: unknown value "vae"',
-    "[" * 100_000: "expected JSON",
+    "[" * 100_000: "nested too deeply",
 }
 
 
