@@ -62,3 +62,20 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+# Files that take longest go first, so that no worker is left alone with one of them at the end.
+LONG = [
+    "test_docs",
+    "test_bench_paper",
+    "test_cli",
+    "test_reproduce",
+    "test_engine_clips",
+    "test_cli_video",
+    "test_models",
+]
+
+
+def pytest_collection_modifyitems(items):
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONG)))

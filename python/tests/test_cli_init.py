@@ -173,7 +173,7 @@ class TestClips:
         random_clip("in", sample, 4)
         flags = ["--prompt", "a", "--init", "in", "-o", "out.gif"]
         is_usage_error(sample(*flags, "--frames", 6), "expected as many frames as the clip has, 6, got 4")
-        is_usage_error(sample(*flags, "--frames", "inf"), "without end, got 4")
+        is_usage_error(sample(*flags, "--frames", "inf"), "expected a clip with an end")
         is_usage_error(sample(*flags, "--size", "16x16"), "expected the size asked for, 16x16, got 32x16")
         made(sample("--prompt", "a", "--frames", 2, "--save-state", "s", "-o", "first.gif"))
         is_usage_error(sample(*flags, "--continue", "s"), "init: expected a clip that begins here")
