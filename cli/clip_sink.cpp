@@ -108,6 +108,7 @@ class GridSink final : public Sink {
                     ? fs::path("-")
                     : sheet_name(options.output, engine.name(), named_items(job).front(), OutputKind::clip),
                 options.yes) {
+    if (!job.save_state.empty()) throw UsageError("--grid: expected clips without a state, got --save-state");
     check_memory();
     if (options.preview > 0) throw UsageError("--preview: expected a file for each clip, got --grid");
     kept_.resize(job.items.size());

@@ -78,6 +78,13 @@ bool is_clip(const fs::path& file) {
   return io::is_clip_file_name(file) || fs::is_directory(file, ignored);
 }
 
+// Which has one more row or column where a side is odd.
+bool is_mp4(const fs::path& file) {
+  std::string extension = file.extension().string();
+  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension == ".mp4";
+}
+
 std::vector<fs::path> places(const fs::path& picture) {
   std::vector<fs::path> folders = model_places();
   folders.push_back(picture.has_parent_path() ? picture.parent_path() : ".");
@@ -177,7 +184,8 @@ void check_sheet(const Again& again) {
   check_count(std::ssize(job.items));
   const std::vector<io::Image> blank(job.items.size(), io::make_image("reproduce", *r.width, *r.height, 1));
   const io::Image sheet = sheet_of(blank, job.items);
-  check(sheet.width == again.shape.width && sheet.height == again.shape.height,
+  const auto as_file = [&](std::int64_t side) { return is_mp4(again.options.file) ? side + side % 2 : side; };
+  check(as_file(sheet.width) == again.shape.width && as_file(sheet.height) == again.shape.height,
         "the settings of the sheet: expected what makes ", again.shape.width, "x", again.shape.height,
         " pixels, as the file has, got ", sheet.width, "x", sheet.height);
 }
@@ -186,7 +194,7 @@ void check_sheet(const Again& again) {
 void fit_to_file(Again& again) {
   Request& r = again.request;
   if (!again.clip || again.source.sheet) return;
-  if (r.stream) {
+  if (r.stream && !again.engine.config().network.needs_length()) {
     r.frames = std::to_string(again.shape.frames);
     std::erase_if(r.prompt_at, [&](const std::string& change) {  // those that it did not come to
       return std::strtoll(change.c_str(), nullptr, 10) >= again.shape.frames;
@@ -194,9 +202,7 @@ void fit_to_file(Again& again) {
   }
   check(r.frames == std::to_string(again.shape.frames), "the settings: expected the file's ",
         again.shape.frames, " frames, got ", shown(r.frames.value_or("none")));
-  std::string extension = fs::path(again.options.file).extension().string();
-  for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (extension != ".mp4" || !r.width || !r.height) return;
+  if (!is_mp4(again.options.file) || !r.width || !r.height) return;
   again.shape.width -= again.shape.width - *r.width == 1;
   again.shape.height -= again.shape.height - *r.height == 1;
 }
@@ -288,7 +294,8 @@ Difference make_image(Again& again, const StopSignals& signals) {
 // Written as it was written and read as it is read: what an encoder does to frames it does to both.
 Difference make_clip(Again& again, const StopSignals& signals) {
   const TemporaryFolder folder;
-  const fs::path name = fs::path(again.options.file).filename();
+  const fs::path file = again.options.file;
+  const std::string name = fs::is_directory(file) ? "again" : "again" + file.extension().string();
   const fs::path path = again.options.output.empty() ? folder.path() / name : fs::path(again.options.output);
   Job job = again.engine.resolve(again.request);
   job.clip = true;
@@ -348,6 +355,9 @@ void check_output(const ReproduceOptions& options) {
   if (clip && before != now)
     throw UsageError(detail::concat("--output: expected a name that ends as the clip's, \"", before,
                                     "\", got \"", now, "\""));
+  std::error_code ignored;
+  if (clip && fs::equivalent(options.file, options.output, ignored))
+    throw UsageError("--output: expected another file than the clip itself, got " + options.output);
   if (!clip) check_outputs(std::vector<fs::path>{options.output}, options.yes);
 }
 

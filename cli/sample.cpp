@@ -224,6 +224,7 @@ End make(Run& run, Sink& sink, const StopSignals& signals) {
       bar.finish();
     } catch (const generate::Stopped&) {
       end = End::stopped;
+      if (run.latents.size() > 0) run.remark("the latents were not written: " + run.options.save_latents);
     }
     sink.finish(end == End::stopped);
   } catch (const io::ClosedPipe&) {
@@ -259,7 +260,7 @@ void print_result(const Run& run, const Sink& sink, End end) {
   result.add("model", model);
   result.raw("request", generate::request_json(run_request(run.options.request, job)));
   if (run.options.preview > 0) result.add("previews", sink.previews());
-  if (!job.save_state.empty()) result.add("state", job.save_state.string());
+  if (!job.save_state.empty() && sink.items() > 0) result.add("state", job.save_state.string());
   if (end == End::stopped) result.add("stopped", true);
   print(result.text());
 }
@@ -292,6 +293,8 @@ int sample(SampleOptions& options) {
       run.job.clip ? clip_sink(options, run.job, engine) : image_sink(options, run.job, engine);
   check_new_file(options.request.save_state, "--save-state", options.yes);
   check_new_file(options.save_latents, "--save-latents", options.yes);
+  if (!options.save_latents.empty() && run.job.frames == 0)
+    throw UsageError("--save-latents: expected a clip with an end, got --frames inf");
   if (options.request.seed.size() == 1 && options.request.own_seed() < 0)  // never lost
     say("using random seed " + std::to_string(run.job.first().own_seed()));
   for (const std::string& remark : run.job.remarks) run.remark(remark);

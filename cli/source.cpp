@@ -28,7 +28,8 @@ std::string sheet_text(std::span<const generate::Request> items) {
 
 io::TextEntry sheet_entry(const generate::Request& run) {
   generate::Request told = run;
-  if (told.shift == 1) told.shift.reset();  // as in the text of its pictures
+  if (told.shift == 1) told.shift.reset();  // as in the text of its images
+  generate::forget_folders(told);
   return {std::string(kKeyword), generate::request_json(told)};
 }
 

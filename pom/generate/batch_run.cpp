@@ -160,7 +160,7 @@ void BatchRun::run_blocks(const SamplingHooks& hooks) {
 }
 
 void BatchRun::save() const {
-  if (job_.save_state.empty() || passed_ == 0) return;
+  if (job_.save_state.empty() || sampler_.block() == 0) return;
   Request request = job_.first();
   request.prompt.clear(), request.prompt_at.clear(), request.frames.reset(), request.fps.reset();
   request.stream = false, request.continue_from.clear();

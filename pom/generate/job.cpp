@@ -81,13 +81,16 @@ void remark_on_blocks(Job& job, std::int64_t block_frames) {
       job.frames, job.save_state.empty() ? "" : "; the state is that after the last sampled block"));
 }
 
-// As the items say it of themselves.
-void complete_items(Job& job, const Request& request) {
+// As the items say it of themselves. What begins at block 0 is their prompt by now.
+void complete_items(Job& job, const Request& request, std::int64_t block_frames) {
   for (Request& item : job.items) {
     item.frames = job.frames == 0 ? "inf" : std::to_string(job.frames);
     item.fps = job.fps;
     item.stream = job.stream;
     item.prompt_at = request.prompt_at;
+    std::erase_if(item.prompt_at, [&](const std::string& text) {
+      return whole_number(text.substr(0, text.find(':'))).value_or(block_frames) < block_frames;
+    });
     item.continue_from = request.continue_from;
     item.save_state.clear();
   }
@@ -161,7 +164,7 @@ void resolve_clip(Job& job, const Request& request, const ModelConfig& config, c
   check_alone(job, request);
   remark_on_blocks(job, shape.block_frames);
   fill_changes(job, request, shape.block_frames);
-  complete_items(job, request);
+  complete_items(job, request, shape.block_frames);
 }
 
 }  // namespace pom::generate

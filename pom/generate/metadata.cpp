@@ -112,6 +112,11 @@ static std::string own_name(const std::filesystem::path& path) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+void forget_folders(Request& request) {
+  request.init = own_name(request.init);
+  request.continue_from = own_name(request.continue_from);
+}
+
 void check_no_writing(const Request& request, std::string_view where) {
   check(request.save_state.empty(), where,
         "save_state: expected nothing, as a file does not say where to write, got \"",
@@ -127,9 +132,7 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
               .continued = origin.continue_hash,
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
   if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
-  // Nothing of this machine.
-  chunk.request.init = own_name(chunk.request.init);
-  chunk.request.continue_from = own_name(chunk.request.continue_from);
+  forget_folders(chunk.request);
   Origin complete = origin;
   complete.version = chunk.version;
   return {{common_keyword, parameters_of(complete)}, {own_keyword, io::write_json(chunk)}};

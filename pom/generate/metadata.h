@@ -31,6 +31,9 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin);
 // the messages.
 Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source);
 
+// Files that a request begins with by their names alone: a file says nothing of this machine.
+void forget_folders(Request& request);
+
 // What a file says must not make anybody write another: throws pom::Error where its request asks for that.
 void check_no_writing(const Request& request, std::string_view where);
 

@@ -116,8 +116,14 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
   if (work.clip && !work.stream)
     memory.per_item += static_cast<std::int64_t>(
         std::min(static_cast<double>(frame * frames) * static_cast<double>(work.blocks), most_bytes));
+  // What it begins with is there whole, as pixels and as latents.
+  if (r.strength)
+    memory.fixed +=
+        static_cast<std::int64_t>(std::min(2.0 * sizeof(float) * static_cast<double>(frame * frames) *
+                                               static_cast<double>(std::max<std::int64_t>(1, work.blocks)),
+                                           most_bytes));
   if (work.on_gpu) return memory;
-  memory.fixed = m.fixed;
+  memory.fixed += m.fixed;
   if (!clips)
     memory.per_item += m.per_picture;
   else if (work.stream)

@@ -62,7 +62,7 @@ at::Tensor nothing() {
 
 struct Shared {
   Engine engine;
-  std::mutex one_at_a_time;             // Python's threads are free to meet: torch lets its lock go in a call
+  std::timed_mutex one_at_a_time;       // Python's threads are free to meet: torch lets its lock go in a call
   std::atomic<bool> streaming = false;  // a run that its reader may leave standing
   std::mutex hash_mutex;
   std::string hash;  // of the weights, once it is known: nobody waits for a stream to learn it
@@ -149,8 +149,10 @@ class PythonRun : public torch::CustomClassHolder {
   void work() {
     std::exception_ptr failure;
     try {
-      const std::lock_guard alone(shared_->one_at_a_time);
       try {
+        std::unique_lock alone(shared_->one_at_a_time, std::defer_lock);
+        while (!alone.try_lock_for(std::chrono::milliseconds(20)))
+          if (stop_) throw Stopped();  // nobody waits for a run that was given up
         wait_for_reader();
         shared_->engine.run(job_, limits_, observer_, inputs_);
       } catch (const Stopped&) {

@@ -214,6 +214,8 @@ void fill_from_init(Request& r, const InitShape& init, const ModelConfig& config
 
 void check_init_length(const Job& job, const InitShape& init) {
   check(job.continue_from.empty(), "sample: init: expected a clip that begins here, got one that continues");
+  check(job.save_state.empty(),
+        "sample: save_state: expected a clip that begins with noise, got one with an init");
   check(job.frames > 0, "sample: init: expected a clip with an end, got --frames inf");
   check(init.frames == 1 || init.frames >= job.frames,
         "sample: init: expected as many frames as the clip has, ", job.frames, ", got ", init.frames);
@@ -231,7 +233,8 @@ Job resolve(const Request& request, const ModelConfig& config, const ModelShape&
     const Continued saved = read_continued(r.continue_from);
     fill_from(r, saved.request);
     if (!r.fps) r.fps = saved.fps;
-    job.keeps_text = r.prompt.empty();
+    // Another text to lead away from has to be told, and the prompt with it.
+    job.keeps_text = r.prompt.empty() && r.negative_prompt == saved.request.negative_prompt;
     if (r.prompt.empty()) r.prompt = {saved.prompt};
   }
   if (init) fill_from_init(r, *init, config);

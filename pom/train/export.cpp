@@ -28,7 +28,11 @@ std::optional<std::vector<std::string>> names_in_run(const fs::path& checkpoint)
   const fs::path model = fs::absolute(checkpoint).parent_path().parent_path() / "model";
   std::error_code ignored;
   if (!fs::is_regular_file(model / generate::config_file, ignored)) return {};
-  return generate::read_config(model).classes;
+  try {
+    return generate::read_config(model).classes;
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -48,10 +52,12 @@ Exported export_model(const fs::path& path, const fs::path& folder, ExportedWeig
   Exported done{.step = checkpoint.state.step};
   std::vector<std::string> classes;
   if (!recipe.network.video()) {
-    done.class_names = false;
-    for (const auto& names : {names_in_run(path), names_in_data(recipe)})
-      if (names && hash_of_classes(*names) == checkpoint.state.classes && !done.class_names)
-        classes = *names, done.class_names = true;
+    const auto known = [&](const std::optional<std::vector<std::string>>& names) {
+      if (!names || hash_of_classes(*names) != checkpoint.state.classes) return false;
+      classes = *names;
+      return true;
+    };
+    done.class_names = known(names_in_run(path)) || known(names_in_data(recipe));
   }
   write_model(folder, recipe, classes, which == ExportedWeights::raw ? checkpoint.weights : checkpoint.ema,
               checkpoint.state.words);

@@ -108,6 +108,8 @@ TEST(Job, CompleteRequestsResolveToThemselves) {
   EXPECT_EQ(request_json(again.first()), request_json(job.first()));
   EXPECT_TRUE(again.stream);
   EXPECT_EQ(again.changes.size(), 1u);
+  const Job begun = resolved({.prompt_at = {"0:a", "4:b"}});
+  EXPECT_EQ(request_json(resolved(begun.first()).first()), request_json(begun.first()));
 }
 
 }  // namespace
