@@ -426,3 +426,36 @@ class TestHostile:
         assert len(gif_frames(tmp_path / "a.gif")) == 4
         result = pom("reproduce", "a.gif", "--model", model, cwd=tmp_path)
         is_failure(result, "expected a model that reads text")
+
+
+class TestFoundByReaders:
+    def test_never_onto_itself(self, sample, again, tmp_path):  # noqa: F811
+        made(sample("--prompt", "a star", "--frames", 4, "-o", "a.gif"))
+        before = (tmp_path / "a.gif").read_bytes()
+        is_usage_error(
+            again("a.gif", "-o", "a.gif", "-y"), "--output: expected another file than the clip itself"
+        )
+        assert (tmp_path / "a.gif").read_bytes() == before
+
+    def test_a_prompt_from_frame_0_on(self, sample, again):  # noqa: F811
+        made(sample("--prompt-at", "0:a star", "--prompt-at", "2:a circle", "--frames", 4, "-o", "a.gif"))
+        assert again("a.gif").stdout == AGREE.format(4)
+
+    def test_a_folder_with_a_dot_in_its_name(self, sample, again, tmp_path):  # noqa: F811
+        made(sample("--prompt", "a star", "--frames", 4, "-o", "a/"))
+        (tmp_path / "a").rename(tmp_path / "a.v2")
+        assert again("a.v2").stdout == AGREE.format(4)
+
+    def test_a_continued_clip_with_another_negative_prompt(self, sample, again, tmp_path):  # noqa: F811
+        made(sample("--prompt", "a star", "--frames", 4, "--save-state", "s", "-o", "start/"))
+        flags = ["--continue", "s", "--frames", 4]
+        made(sample(*flags, "-o", "plain/"))
+        made(sample(*flags, "--negative-prompt", "a circle left", "-o", "away/"))
+        assert (frames_of(tmp_path / "plain") != frames_of(tmp_path / "away")).any()
+        for name in ("plain", "away"):
+            assert again(name).stdout == AGREE.format(4)
+
+    def test_no_state_of_what_begins_with_an_image(self, sample):  # noqa: F811
+        made(sample("--prompt", "a star", "-o", "a.png"))
+        flags = ["--prompt", "a star", "--init", "a.png", "--frames", 4, "--save-state", "s", "-o", "b/"]
+        is_usage_error(sample(*flags), "save_state: expected a clip that begins with noise")
