@@ -26,7 +26,7 @@ def wait(args: argparse.Namespace) -> None:
 
 def graphed(call: Call) -> Call:
     """The call as one CUDA graph. Warmed up on a stream of its own, as torch asks."""
-    side = torch.cuda.ResidualStream()
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):
