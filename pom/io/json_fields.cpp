@@ -76,14 +76,20 @@ Json parse(std::string_view text, std::string_view source) {
   }
 }
 
-// ---- a tree to fields ----
-
 // A value as a message shows it.
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
   return pom::shown(value.dump(-1, ' ', false, Json::error_handler_t::replace), 60);
 }
+
+Json parse_object(std::string_view text, std::string_view source) {
+  Json root = parse(text, source);
+  check(root.is_object(), source, ": expected an object {…}, got ", shown(root));
+  return root;
+}
+
+// ---- a tree to fields ----
 
 // Where a value is: what messages begin with, and its field.
 struct Site {
@@ -155,11 +161,12 @@ void take(const Json& value, std::optional<Value>& into, const Site& site) {
 }
 
 void take_object(const Json& object, std::span<const BoundField> fields, const std::string& source,
-                 const std::string& prefix, std::set<std::string>& given) {
+                 const std::string& prefix, JsonOrigin origin, std::set<std::string>& given) {
   for (const auto& item : object.items()) {
     const std::string& key = item.key();
     const Json& value = item.value();
     const BoundField* bound = find_field(fields, key);
+    if (origin == JsonOrigin::foreign && (bound == nullptr || value.is_null())) continue;
     if (bound == nullptr) {
       std::vector<std::string> names;
       for (const BoundField& b : fields) names.emplace_back(b.field.name);
@@ -174,7 +181,7 @@ void take_object(const Json& object, std::span<const BoundField> fields, const s
           if constexpr (!std::is_same_v<Pointer, std::monostate>)
             take(value, *pointer, site);
           else if (value.is_object())
-            take_object(value, bound->inner, source, prefix + name + ".", given);
+            take_object(value, bound->inner, source, prefix + name + ".", origin, given);
           else
             site.refuse("an object", value);
         },
@@ -243,12 +250,40 @@ std::string pages(const Json& value, const std::string& indent = "") {
 }  // namespace
 
 std::set<std::string> read_json(std::string_view text, std::span<const BoundField> fields,
-                                std::string_view source) {
-  const Json root = parse(text, source);
-  check(root.is_object(), source, ": expected an object {…}, got ", shown(root));
+                                std::string_view source, JsonOrigin origin) {
+  const Json root = parse_object(text, source);
   std::set<std::string> given;
-  take_object(root, fields, std::string(source) + ": ", "", given);
+  take_object(root, fields, std::string(source) + ": ", "", origin, given);
   return given;
+}
+
+std::vector<double> read_json_numbers(std::string_view text, std::string_view key, std::string_view source) {
+  const Json root = parse_object(text, source);
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return {};
+  check(found->is_array(), source, ": ", key, ": expected a list of numbers, got ", shown(*found));
+  std::vector<double> numbers;
+  for (const Json& element : *found) {
+    check(element.is_number(), source, ": ", key, ": expected a list of numbers, got ", shown(element),
+          " in it");
+    numbers.push_back(element.get<double>());
+  }
+  return numbers;
+}
+
+std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_view text, std::string_view key,
+                                                                 std::string_view source) {
+  const Json root = parse_object(text, source);
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return {};
+  check(found->is_object(), source, ": ", key, ": expected an object of texts, got ", shown(*found));
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const auto& [name, value] : found->items()) {
+    check(value.is_string(), source, ": ", key, ".", pom::shown(name, 60), ": expected a string, got ",
+          shown(value));
+    texts.emplace_back(name, value.get<std::string>());
+  }
+  return texts;
 }
 
 std::string read_json_text(const std::filesystem::path& path) {

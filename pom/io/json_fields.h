@@ -10,6 +10,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "pom/base/fields.h"
 
@@ -20,11 +22,23 @@ class OpenFolder;
 inline constexpr std::size_t max_json_bytes = std::size_t{16} << 20;
 inline constexpr int max_json_depth = 32;
 
+// Whose file it is: ours says nothing but declared fields; of somebody else's the others are passed over, and
+// null is the same as leaving any field out.
+enum class JsonOrigin { ours, foreign };
+
 // Sets the fields that the text gives, and leaves the others as they are; returns the paths of those given
 // ("network", "network.dim"). An integer is written as one (384.0 is none), any number will do for a double,
 // and null is the same as leaving an optional field out. `source` begins the messages.
 std::set<std::string> read_json(std::string_view text, std::span<const BoundField> fields,
-                                std::string_view source);
+                                std::string_view source, JsonOrigin origin = JsonOrigin::ours);
+
+// The list of numbers under a key of the outermost object, of somebody else's file; empty where it is null or
+// not there.
+std::vector<double> read_json_numbers(std::string_view text, std::string_view key, std::string_view source);
+
+// The texts of the object of texts under a key likewise, in the file's order: {"weight_map": {name: file}}.
+std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_view text, std::string_view key,
+                                                                 std::string_view source);
 
 // The whole file at `path`, which is also the source in messages.
 std::string read_json_text(const std::filesystem::path& path);
@@ -36,9 +50,10 @@ enum class JsonStyle { line, pages };  // all in one line, or indented as a pers
 std::string write_json(std::span<const BoundField> fields, JsonStyle style);
 
 template <class Struct>
-std::set<std::string> read_json(std::string_view text, Struct& options, std::string_view source) {
+std::set<std::string> read_json(std::string_view text, Struct& options, std::string_view source,
+                                JsonOrigin origin = JsonOrigin::ours) {
   const std::vector<BoundField> fields = bind_fields(options);
-  return read_json(text, std::span<const BoundField>(fields), source);
+  return read_json(text, std::span<const BoundField>(fields), source, origin);
 }
 
 template <class Struct>
