@@ -4,6 +4,7 @@
 #include "pom/ops/cuda/block.h"
 #include "pom/ops/cuda/device.h"
 #include "pom/ops/cuda/graphs.h"
+#include "pom/ops/cuda/group_norm.h"
 #include "pom/ops/cuda/inference.h"
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/noise.h"
@@ -20,6 +21,22 @@ namespace {
 
 bool has_kernels() {
   return false;
+}
+
+// ---- group_norm.h ----
+
+bool takes_group_norm(const at::Tensor&, std::int64_t) {
+  return false;
+}
+Summed complete_(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t) {
+  absent("complete");
+}
+Summed shuffle_parities(const at::Tensor&, const at::Tensor&, std::int64_t) {
+  absent("shuffle");
+}
+at::Tensor group_norm(const Summed&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                      const NormOptions&, const LatentMaps&) {
+  absent("group norm");
 }
 
 // ---- inference.h ----

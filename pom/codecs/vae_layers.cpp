@@ -1,0 +1,184 @@
+#include "pom/codecs/vae_layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/stack.h>
+
+namespace pom::codecs {
+namespace {
+
+namespace gpu = ops::cuda;
+
+// On a GPU a bias is an own pass over the tensor; elsewhere the convolution adds it on the way.
+bool bias_waits(const at::Tensor& x, const Conv& layer) {
+  return x.is_cuda() && layer.bias.scalar_type() == at::kFloat && layer.weight.size(0) % 8 == 0 &&
+         gpu::takes_group_norm(x, 1);
+}
+
+Biased convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride, std::int64_t padding) {
+  if (bias_waits(x, layer))
+    return {at::conv2d(x, layer.weight, {}, {stride, stride}, {padding, padding}), layer.bias};
+  const at::Tensor bias = layer.bias.to(x.scalar_type());
+  return {at::conv2d(x, layer.weight, bias, {stride, stride}, {padding, padding}), {}};
+}
+
+at::Tensor with_bias(const Biased& x) {
+  return x.bias.defined() ? x.x.add(x.bias.to(x.x.scalar_type()).view({1, -1, 1, 1})) : x.x;
+}
+
+at::Tensor composed_norm(const at::Tensor& x, const GroupNorm& n, bool silu) {
+  at::Tensor y =
+      at::group_norm(x, n.groups, n.weight.to(x.scalar_type()), n.bias.to(x.scalar_type()), n.epsilon);
+  return silu ? at::silu_(y) : y;
+}
+
+at::Tensor norm_of(const Activation& x, const at::Tensor& bias, const GroupNorm& n, bool silu) {
+  return gpu::group_norm(x, bias, n.weight, n.bias, {n.groups, n.epsilon, silu});
+}
+
+// What the kernels read as fp32.
+at::Tensor small(const at::Tensor& t) {
+  return t.is_cuda() && t.scalar_type() != at::kDouble ? t.to(at::kFloat) : t;
+}
+
+}  // namespace
+
+Conv Conv::read(const TensorSource& source, const std::string& name) {
+  return {source(name + ".weight"), small(source(name + ".bias"))};
+}
+
+GroupNorm GroupNorm::read(const TensorSource& source, const std::string& name, std::int64_t groups,
+                          double epsilon) {
+  return {small(source(name + ".weight")), small(source(name + ".bias")), groups, epsilon};
+}
+
+Biased conv(const at::Tensor& x, const Conv& layer) {
+  return convolved(x, layer, 1, layer.weight.size(2) / 2);
+}
+
+Biased conv_down(const at::Tensor& x, const Conv& layer) {
+  return convolved(at::constant_pad_nd(x, {0, 1, 0, 1}).contiguous(at::MemoryFormat::ChannelsLast), layer, 2,
+                   0);
+}
+
+Activation complete(const Biased& x, std::int64_t groups, const Biased& other) {
+  if (gpu::takes_group_norm(x.x, std::max<std::int64_t>(groups, 1)) && x.bias.defined()) {
+    const at::Tensor bias = other.bias.defined() ? x.bias.add(other.bias) : x.bias;
+    return gpu::complete_(x.x, bias, other.x, groups);
+  }
+  const at::Tensor sum = with_bias(x);
+  return {other.x.defined() ? sum.add_(with_bias(other)) : sum, {}};
+}
+
+at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu) {
+  return gpu::takes_group_norm(x.x, n.groups) ? norm_of(x, {}, n, silu) : composed_norm(x.x, n, silu);
+}
+
+at::Tensor normed(const Biased& x, const GroupNorm& n, bool silu) {
+  return gpu::takes_group_norm(x.x, n.groups) ? norm_of({x.x, {}}, x.bias, n, silu)
+                                              : composed_norm(with_bias(x), n, silu);
+}
+
+UpConv UpConv::read(const TensorSource& source, const std::string& name) {
+  return fold_upsampling(source(name + ".weight"), source(name + ".bias"));
+}
+
+UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
+  // In one axis: the even pixel sees {0}, {1, 2} of the kernel on the pixel before and its own, the odd one
+  // {0, 1}, {2} on its own and the one after.
+  const at::Tensor w = weight.to(weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const auto folded = [](const at::Tensor& k, int axis, int parity) {
+    const at::Tensor a = k.select(axis, 0), b = k.select(axis, 1), c = k.select(axis, 2);
+    return parity == 0 ? at::stack({a, b.add(c)}, axis) : at::stack({a.add(b), c}, axis);
+  };
+  std::vector<at::Tensor> parities;
+  for (const int row : {0, 1})
+    for (const int column : {0, 1}) parities.push_back(folded(folded(w, 2, row), 3, column));
+  return {at::cat(parities).to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast), small(bias)};
+}
+
+Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups) {
+  const std::int64_t height = x.size(2), width = x.size(3), channels = layer.weight.size(0) / 4;
+  // With padding 1 all around row i holds the window (i - 1, i): an even pixel's at i, an odd one's at i + 1.
+  const at::Tensor all = at::conv2d(x, layer.weight, {}, {1, 1}, {1, 1});
+  if (channels % 8 == 0 && gpu::takes_group_norm(all, 1) && layer.bias.scalar_type() == at::kFloat)
+    return gpu::shuffle_parities(all, layer.bias, groups);
+  at::Tensor out =
+      at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), at::MemoryFormat::ChannelsLast);
+  const at::Tensor bias = layer.bias.to(x.scalar_type()).view({1, -1, 1, 1});
+  for (const int row : {0, 1})
+    for (const int column : {0, 1}) {
+      at::Tensor part = out.slice(2, row, {}, 2).slice(3, column, {}, 2);
+      at::add_out(part,
+                  all.narrow(1, (2 * row + column) * channels, channels)
+                      .narrow(2, row, height)
+                      .narrow(3, column, width),
+                  bias);
+    }
+  return {out, {}};
+}
+
+Resnet Resnet::read(const TensorSource& source, const std::string& name, std::int64_t in, std::int64_t out,
+                    std::int64_t groups) {
+  Resnet r{.norm1 = GroupNorm::read(source, name + ".norm1", groups),
+           .norm2 = GroupNorm::read(source, name + ".norm2", groups),
+           .conv1 = Conv::read(source, name + ".conv1"),
+           .conv2 = Conv::read(source, name + ".conv2"),
+           .shortcut = {}};
+  if (in != out) r.shortcut = Conv::read(source, name + ".conv_shortcut");
+  return r;
+}
+
+Activation Resnet::operator()(const Activation& x) const {
+  Biased h = conv(normed(x, norm1), conv1);
+  at::Tensor second = normed(h, norm2);
+  h.x.reset();
+  const Biased made = conv(second, conv2);
+  second.reset();
+  return complete(made, norm1.groups, shortcut.weight.defined() ? conv(x.x, shortcut) : Biased{x.x, {}});
+}
+
+PixelAttention PixelAttention::read(const TensorSource& source, const std::string& name,
+                                    std::int64_t groups) {
+  const auto part = [&](const char* which, const char* kind) { return source(name + which + kind); };
+  return {.norm = GroupNorm::read(source, name + ".group_norm", groups),
+          .qkv = at::cat({part(".to_q", ".weight"), part(".to_k", ".weight"), part(".to_v", ".weight")}),
+          .qkv_bias = at::cat({part(".to_q", ".bias"), part(".to_k", ".bias"), part(".to_v", ".bias")}),
+          .out = part(".to_out.0", ".weight"),
+          .out_bias = part(".to_out.0", ".bias")};
+}
+
+Activation PixelAttention::operator()(const Activation& activation) const {
+  const at::Tensor& x = activation.x;
+  const std::int64_t channels = x.size(1), tokens = x.size(2) * x.size(3);
+  // Channels-last pixels are rows of tokens as they lie.
+  const at::Tensor rows =
+      normed(activation, norm, false).permute({0, 2, 3, 1}).reshape({x.size(0), tokens, channels});
+  const at::Tensor projected = at::linear(rows, qkv, qkv_bias).unsqueeze(1);  // one head
+  const at::Tensor q = projected.narrow(3, 0, channels), k = projected.narrow(3, channels, channels),
+                   v = projected.narrow(3, 2 * channels, channels);
+  // So many queries at a time that their scores stay small where they are written out; exact.
+  constexpr std::int64_t most_scores = std::int64_t{1} << 26;
+  const std::int64_t at_once = std::max<std::int64_t>(64, most_scores / tokens);
+  std::vector<at::Tensor> parts;
+  for (std::int64_t first = 0; first < tokens; first += at_once)
+    parts.push_back(at::scaled_dot_product_attention(q.narrow(2, first, std::min(at_once, tokens - first)), k,
+                                                     v, {}, 0, false,
+                                                     1 / std::sqrt(static_cast<double>(channels))));
+  const at::Tensor mixed = parts.size() == 1 ? parts.front() : at::cat(parts, 2);
+  const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
+  return {y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x), {}};
+}
+
+}  // namespace pom::codecs
