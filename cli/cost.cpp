@@ -85,12 +85,18 @@ Cost variant_cost(const std::string& name) {
   return {.name = network.variant, .network = network};
 }
 
+// Of a model folder, whose autoencoder may be missing.
+std::int64_t codec_factor(const std::string& folder, const generate::ModelConfig& config) {
+  const io::OpenFolder opened(folder, "info");
+  return codecs::make_codec(config.codec, config.network.channels, &opened)->factor();
+}
+
 Cost folder_cost(const std::string& folder, const generate::ModelConfig& config) {
   return {.name = config.name.empty() ? fs::weakly_canonical(folder).filename().string() : config.name,
           .network = config.network,
           .width = config.sample.size.at(0),
           .height = config.sample.size.at(1),
-          .factor = codecs::make_codec(config.codec, config.network.channels)->factor(),
+          .factor = codec_factor(folder, config),
           .steps = config.sample.steps};
 }
 

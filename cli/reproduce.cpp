@@ -367,10 +367,15 @@ bool compare_weights(const Engine& engine, const Origin& origin) {
   if (!same)
     say(detail::concat("the weights differ: the file was made with ", short_hash(origin.model_hash), ", ",
                        engine.folder().string(), " has ", short_hash(engine.weights_hash())));
-  if (origin.text_hash.empty() || engine.text_hash() == origin.text_hash) return same;
-  say(detail::concat("the text encoder differs: the file was made with ", short_hash(origin.text_hash), ", ",
-                     engine.folder().string(), " has ", short_hash(engine.text_hash())));
-  return false;
+  const auto compare = [&](const char* what, const std::string& made, const std::string& has) {
+    if (made.empty() || made == has) return;
+    say(detail::concat("the ", what, " differs: the file was made with ", short_hash(made), ", ",
+                       engine.folder().string(), " has ", has.empty() ? "none" : short_hash(has)));
+    same = false;
+  };
+  compare("text encoder", origin.text_hash, engine.text_hash());
+  compare("autoencoder", origin.codec_hash, engine.codec_hash());
+  return same;
 }
 
 int reproduce(ReproduceOptions& options) {

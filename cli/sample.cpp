@@ -209,6 +209,7 @@ End make(Run& run, Sink& sink, const StopSignals& signals) {
     if (job.stream) bar.note(detail::concat(sink.frames(), " frames"));
     sink.end_block();
   };
+  observer.on_remark = [&](const std::string& remark) { run.remark(remark); };
   observer.preview_every = run.options.preview;
   observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& frames) {
     sink.preview(step, frames);
@@ -257,6 +258,7 @@ void print_result(const Run& run, const Sink& sink, End end) {
   model.add("name", run.engine.name()).add("folder", run.engine.folder().string());
   model.add("sha256", run.engine.weights_hash());
   if (!run.engine.text_hash().empty()) model.add("text_encoder_sha256", run.engine.text_hash());
+  if (const std::string hash = run.engine.codec_hash(); !hash.empty()) model.add("vae_sha256", hash);
   result.add("model", model);
   result.raw("request", generate::request_json(run_request(run.options.request, job)));
   if (run.options.preview > 0) result.add("previews", sink.previews());

@@ -3,8 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/base/error.h"
-#include "pom/base/shown.h"
-#include "pom/codecs/pixels.h"
 
 namespace pom::codecs {
 namespace {
@@ -52,9 +50,9 @@ std::unique_ptr<ClipDecoder> Codec::clip_decoder() const {
   return std::make_unique<FrameByFrame>(*this);
 }
 
-std::unique_ptr<Codec> make_codec(const CodecConfig& config, std::int64_t channels) {
-  if (config.kind == "pixels") return std::make_unique<Pixels>(config, channels);
-  fail("codec: kind: expected pixels, got \"", shown(config.kind), "\"");
+const std::vector<std::string>& codec_kinds() {
+  static const std::vector<std::string> kinds = {"pixels", "autoencoder-kl", "cogvideox"};
+  return kinds;
 }
 
 }  // namespace pom::codecs

@@ -1,6 +1,6 @@
-// What turns pictures and clips into latents and back. Pixels now; variational autoencoders with scale, shift
-// and tiling have the same face. Shapes: pictures (B, 3, H, W) in [-1, 1], latents (B, C, H / factor, W /
-// factor); clips (B, 3, T, H, W), their latents (B, C, T', H / factor, W / factor).
+// What turns pictures and clips into latents and back: pixels, or an autoencoder from a folder of diffusers'.
+// Shapes: pictures (B, 3, H, W) in [-1, 1], latents (B, C, H / factor, W / factor); clips (B, 3, T, H, W),
+// their latents (B, C, T', H / factor, W / factor).
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "pom/base/fields.h"
+#include "pom/io/folder_swap.h"
 
 namespace pom::codecs {
+
+// "pixels"; "autoencoder-kl" (pictures: SD, SDXL, SD3, FLUX) and "cogvideox" (clips), whose networks lie in
+// vae/ within the model's folder as diffusers writes them.
+const std::vector<std::string>& codec_kinds();
 
 // The "codec" of config.json.
 struct CodecConfig {
@@ -23,7 +30,7 @@ struct CodecConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "codec between images and latents", .choices = {"pixels"}}, kind);
+    visit(Field{.name = "kind", .help = "codec between images and latents", .choices = codec_kinds()}, kind);
     visit(
         Field{
             .name = "scale", .help = "scale in latent = (image - shift) * scale", .least = 1e-6, .most = 1e6},
@@ -46,11 +53,27 @@ class ClipDecoder {
   virtual void set_state(const std::map<std::string, at::Tensor>& state) = 0;
 };
 
+// Where an autoencoder runs, and how.
+struct CodecOptions {
+  c10::Device device = c10::kCPU;
+  at::ScalarType dtype = at::kFloat;  // of the network; what comes and goes is fp32
+  std::int64_t memory = 0;  // bytes that decoding a picture may take before it is cut into strips; 0: any
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
+  // Before anything is encoded or decoded; again to move. Pixels run anywhere.
+  virtual void set_options(const CodecOptions&) {}
+  // SHA-256 of config.json and weights in hexadecimal digits; empty where there are none.
+  virtual std::string hash() const { return {}; }
+  virtual std::int64_t weight_bytes() const { return 0; }  // as it runs
+  // What the caller should tell about what was done since the last call: a result that was made again in
+  // fp32.
+  virtual std::vector<std::string> take_remarks() { return {}; }
   virtual std::int64_t channels() const = 0;  // of latents
-  virtual std::int64_t factor() const = 0;    // pixels of a picture along one side of a latent pixel
+  virtual std::int64_t picture_channels() const { return 3; }
+  virtual std::int64_t factor() const = 0;  // pixels of a picture along one side of a latent pixel
   // A seed per picture is for codecs whose latent is a draw; none gives its mean. The result may share memory
   // with the input, here and below.
   virtual at::Tensor encode(const at::Tensor& pictures, std::span<const std::uint64_t> seeds = {}) const = 0;
@@ -64,8 +87,14 @@ class Codec {
   virtual std::unique_ptr<ClipDecoder> clip_decoder() const;  // lives no longer than the codec
 };
 
-// `channels` is the network's; a pixel codec takes 1 (grey) or 3. Throws pom::Error for a codec that does not
-// go with it.
-std::unique_ptr<Codec> make_codec(const CodecConfig& config, std::int64_t channels);
+// An autoencoder within a model's folder.
+inline constexpr const char* vae_folder = "vae";
+
+// `channels` is the network's; a pixel codec takes 1 (grey) or 3. `folder` is the model's, which holds the
+// autoencoder `within`; or null for codecs that need no files. Throws pom::Error for a codec that does not go
+// with the network, or is not there.
+std::unique_ptr<Codec> make_codec(const CodecConfig& config, std::int64_t channels,
+                                  const io::OpenFolder* folder = nullptr,
+                                  const std::string& within = vae_folder);
 
 }  // namespace pom::codecs

@@ -10,6 +10,7 @@ class Pixels : public Codec {
   Pixels(const CodecConfig& config, std::int64_t channels);
 
   std::int64_t channels() const override { return channels_; }
+  std::int64_t picture_channels() const override { return channels_; }
   std::int64_t factor() const override { return 1; }
   at::Tensor encode(const at::Tensor& pictures, std::span<const std::uint64_t> seeds) const override;
   at::Tensor decode(const at::Tensor& latents) const override;

@@ -43,8 +43,9 @@ at::Tensor composed_norm(const at::Tensor& x, const GroupNorm& n, bool silu) {
   return silu ? at::silu_(y) : y;
 }
 
-at::Tensor norm_of(const Activation& x, const at::Tensor& bias, const GroupNorm& n, bool silu) {
-  return gpu::group_norm(x, bias, n.weight, n.bias, {n.groups, n.epsilon, silu});
+at::Tensor norm_of(const Activation& x, const at::Tensor& bias, const GroupNorm& n, bool silu,
+                   bool in_place) {
+  return gpu::group_norm(x, bias, n.weight, n.bias, {n.groups, n.epsilon, silu, in_place});
 }
 
 // What the kernels read as fp32.
@@ -81,12 +82,18 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other) {
   return {other.x.defined() ? sum.add_(with_bias(other)) : sum, {}};
 }
 
-at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu) {
-  return gpu::takes_group_norm(x.x, n.groups) ? norm_of(x, {}, n, silu) : composed_norm(x.x, n, silu);
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors) {
+  at::Tensor y = x.mul(factors.scale).add_(factors.shift);
+  return at::silu_(y);
+}
+
+at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu, bool in_place) {
+  return gpu::takes_group_norm(x.x, n.groups) ? norm_of(x, {}, n, silu, in_place)
+                                              : composed_norm(x.x, n, silu);
 }
 
 at::Tensor normed(const Biased& x, const GroupNorm& n, bool silu) {
-  return gpu::takes_group_norm(x.x, n.groups) ? norm_of({x.x, {}}, x.bias, n, silu)
+  return gpu::takes_group_norm(x.x, n.groups) ? norm_of({x.x, {}}, x.bias, n, silu, true)
                                               : composed_norm(with_bias(x), n, silu);
 }
 
@@ -108,12 +115,45 @@ UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
   return {at::cat(parities).to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast), small(bias)};
 }
 
+namespace {
+
+// On a GPU, in parts where the convolution's result, as large as the upsampled map, would be large: items, or
+// rows of one item. A part of the rows sees one more at each side; where those are not of the picture they
+// are zeros.
+Activation conv_up_on_gpu(const at::Tensor& x, const UpConv& layer, std::int64_t groups) {
+  const std::int64_t items = x.size(0), height = x.size(2), channels = layer.weight.size(0) / 4;
+  const at::Tensor out =
+      at::empty({items, channels, 2 * height, 2 * x.size(3)}, x.options(), at::MemoryFormat::ChannelsLast);
+  constexpr std::int64_t large = std::int64_t{128} << 20;
+  const std::int64_t parts = std::clamp<std::int64_t>(static_cast<std::int64_t>(out.nbytes()) / large, 1, 4);
+  const std::int64_t axis = items > 1 ? 0 : 2, length = x.size(axis), each = (length + parts - 1) / parts;
+  std::vector<at::Tensor> sums;
+  for (std::int64_t first = 0; first < length; first += each) {
+    const std::int64_t count = std::min(each, length - first);
+    if (axis == 0) {
+      const at::Tensor made = at::conv2d(x.narrow(0, first, count), layer.weight, {}, {1, 1}, {1, 1});
+      sums.push_back(gpu::shuffle_parities(made, layer.bias, groups, out.narrow(0, first, count)).sums);
+      continue;
+    }
+    const std::int64_t top = std::max<std::int64_t>(first - 1, 0), end = std::min(first + count + 1, height);
+    const at::Tensor made = at::conv2d(x.narrow(2, top, end - top), layer.weight, {}, {1, 1}, {1, 1});
+    sums.push_back(gpu::shuffle_parities(made.narrow(2, first - top, count + 1), layer.bias, groups,
+                                         out.narrow(2, 2 * first, 2 * count))
+                       .sums);
+  }
+  return {out, groups == 0        ? at::Tensor()
+               : sums.size() == 1 ? sums.front()
+                                  : at::cat(sums, axis == 0 ? 0 : 1)};
+}
+
+}  // namespace
+
 Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups) {
   const std::int64_t height = x.size(2), width = x.size(3), channels = layer.weight.size(0) / 4;
+  if (channels % 8 == 0 && gpu::takes_group_norm(x, 1) && layer.bias.scalar_type() == at::kFloat)
+    return conv_up_on_gpu(x, layer, groups);
   // With padding 1 all around row i holds the window (i - 1, i): an even pixel's at i, an odd one's at i + 1.
   const at::Tensor all = at::conv2d(x, layer.weight, {}, {1, 1}, {1, 1});
-  if (channels % 8 == 0 && gpu::takes_group_norm(all, 1) && layer.bias.scalar_type() == at::kFloat)
-    return gpu::shuffle_parities(all, layer.bias, groups);
   at::Tensor out =
       at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), at::MemoryFormat::ChannelsLast);
   const at::Tensor bias = layer.bias.to(x.scalar_type()).view({1, -1, 1, 1});
@@ -141,12 +181,22 @@ Resnet Resnet::read(const TensorSource& source, const std::string& name, std::in
 }
 
 Activation Resnet::operator()(const Activation& x) const {
-  Biased h = conv(normed(x, norm1), conv1);
+  Biased around{x.x, {}};
+  at::Tensor first;
+  if (shortcut.weight
+          .defined()) {  // the widest map of its level: it is not needed any more after the shortcut
+    around = conv(x.x, shortcut);
+    first = normed(x, norm1, true, /*in_place=*/true);
+  } else {
+    first = normed(x, norm1);
+  }
+  Biased h = conv(first, conv1);
+  first.reset();
   at::Tensor second = normed(h, norm2);
   h.x.reset();
   const Biased made = conv(second, conv2);
   second.reset();
-  return complete(made, norm1.groups, shortcut.weight.defined() ? conv(x.x, shortcut) : Biased{x.x, {}});
+  return complete(made, norm1.groups, around);
 }
 
 PixelAttention PixelAttention::read(const TensorSource& source, const std::string& name,

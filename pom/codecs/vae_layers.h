@@ -47,8 +47,15 @@ Biased conv_down(const at::Tensor& x, const Conv& layer);
 // x's memory.
 Activation complete(const Biased& x, std::int64_t groups, const Biased& other = {});
 
+// What a group norm is with statistics that are known: x scale + shift, (B, C, 1, 1) each. Then SiLU.
+struct NormFactors {
+  at::Tensor scale, shift;
+};
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors);
+
 // GroupNorm with biased variance, then SiLU where asked for.
-at::Tensor normed(const Activation& x, const GroupNorm& norm, bool silu = true);
+// In place it may overwrite x; what a convolution made is overwritten in any case.
+at::Tensor normed(const Activation& x, const GroupNorm& norm, bool silu = true, bool in_place = false);
 at::Tensor normed(const Biased& x, const GroupNorm& norm, bool silu = true);
 
 // Nearest x 2 and then a 3x3 convolution: of the four pixels that an input pixel becomes, each sees 2x2 of
@@ -64,9 +71,10 @@ Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups
 struct Resnet {
   GroupNorm norm1, norm2;
   Conv conv1, conv2, shortcut;  // the last one where channels change
+  std::int64_t out_channels() const { return conv1.weight.size(0); }
   static Resnet read(const TensorSource& source, const std::string& name, std::int64_t in, std::int64_t out,
                      std::int64_t groups);
-  Activation operator()(const Activation& x) const;
+  Activation operator()(const Activation& x) const;  // where channels change, x is overwritten
 };
 
 // One head as wide as the channels, over all pixels.

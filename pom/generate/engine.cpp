@@ -48,9 +48,13 @@ std::string hash_of(const std::string& file) {
 }  // namespace
 
 Engine::Impl::Impl(const fs::path& where, c10::Device on)
-    : folder(where), device(on), files(open_model(where)), config(files.config), name(config.name) {
+    : folder(where),
+      device(on),
+      files(open_model(where)),
+      config(files.config),
+      name(config.name),
+      codec(files.codec.get()) {
   if (name.empty()) name = folder_name(folder);
-  codec = codecs::make_codec(config.codec, config.network.channels);
   if (!files.text) return;
   encoder = open_text(*files.text, config);
   encoder->to(device);
@@ -109,7 +113,7 @@ at::Tensor Engine::Impl::read_init(const Job& job) const {
   const bool clips = config.network.video();
   const std::vector<io::Image> images =
       read_init_frames(job.first().init, clips ? job.blocks * shape().block_frames : 1);
-  const at::Tensor clip = from_images(images, config.network.channels).unsqueeze(0);  // (1, C, T, H, W)
+  const at::Tensor clip = from_images(images, codec->picture_channels()).unsqueeze(0);  // (1, C, T, H, W)
   return clips ? clip : clip.squeeze(2);
 }
 
@@ -137,6 +141,9 @@ const std::string& Engine::weights_hash() const {
 const std::string& Engine::text_hash() const {
   static const std::string none;
   return impl_->encoder ? impl_->encoder->hash() : none;
+}
+std::string Engine::codec_hash() const {
+  return impl_->codec->hash();
 }
 std::int64_t Engine::block_frames() const {
   return impl_->shape().block_frames;
@@ -174,6 +181,7 @@ Origin Engine::origin(const Request& item) const {
           .model = name(),
           .model_hash = weights_hash(),
           .text_hash = text_hash(),
+          .codec_hash = codec_hash(),
           .init_hash = hash_of(item.init),
           .continue_hash = hash_of(item.continue_from),
           .version = std::string(build_info().version)};
@@ -216,7 +224,7 @@ Inputs Engine::Impl::prepared(const Job& job, const Inputs& inputs) const {
   at::Tensor pixels = inputs.init.defined() ? inputs.init : read_init(job);
   if (network.video() && pixels.defined() && pixels.dim() == 5)
     pixels = filled_up(pixels, job.blocks * shape().block_frames);
-  check_given(pixels, "init", shaped(network.channels, job.blocks * shape().block_frames, 1), true);
+  check_given(pixels, "init", shaped(codec->picture_channels(), job.blocks * shape().block_frames, 1), true);
   check(pixels.defined() || !r.strength, "sample: strength: expected an init to begin with, got none");
   const at::Tensor noise = inputs.noise.defined() ? inputs.noise.to(device, at::kFloat) : inputs.noise;
   if (!pixels.defined()) return {noise, {}};

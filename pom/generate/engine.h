@@ -48,6 +48,8 @@ struct Observer {
   // The latents of the items from `item` on, as they were sampled and before they are decoded; of clips those
   // of some blocks.
   std::function<void(std::int64_t item, const at::Tensor& latents)> on_latents = {};
+  // What a person should hear of the work, once known: a latent that was decoded again in fp32.
+  std::function<void(const std::string& remark)> on_remark = {};
   // Set by a signal handler: the run ends with Stopped before the next evaluation.
   const std::atomic<bool>* stop = nullptr;
 };
@@ -88,6 +90,8 @@ class Engine {
   // the very bytes in use.
   const std::string& weights_hash() const;
   const std::string& text_hash() const;
+  // Likewise of the autoencoder's config.json and weights; empty where images are their own latents.
+  std::string codec_hash() const;
   std::int64_t block_frames() const;  // of a clip; 1 of a model for images
 
   // What a request stands for. Every mistake in it is found here, but for a state that belongs to something

@@ -31,7 +31,7 @@ struct Engine::Impl {
   ModelFiles files;
   const ModelConfig& config;
   std::string name;
-  std::unique_ptr<codecs::Codec> codec;
+  codecs::Codec* codec;                          // of the files
   std::unique_ptr<codecs::TextEncoder> encoder;  // of a network that reads text
   // Made when first needed, one for each dtype and window.
   std::map<std::pair<at::ScalarType, std::int64_t>, std::unique_ptr<models::Denoiser>> denoisers;

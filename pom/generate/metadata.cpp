@@ -15,7 +15,7 @@ constexpr const char* own_keyword = "pom";
 constexpr const char* common_keyword = "parameters";
 
 struct ModelPart {
-  std::string name, sha256, text_encoder;
+  std::string name, sha256, text_encoder, vae;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -23,6 +23,7 @@ struct ModelPart {
     visit(Field{.name = "sha256", .help = "of model.safetensors"}, sha256);
     visit(Field{.name = "text_encoder_sha256", .help = "of its text encoder", .saved = !text_encoder.empty()},
           text_encoder);
+    visit(Field{.name = "vae_sha256", .help = "of its autoencoder", .saved = !vae.empty()}, vae);
   }
 };
 
@@ -127,7 +128,7 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
   check_complete(origin.request, "metadata: request.");
   check_hash(origin.model_hash, "metadata: model hash: ");
   Chunk chunk{.request = origin.request,
-              .model = {origin.model, origin.model_hash, origin.text_hash},
+              .model = {origin.model, origin.model_hash, origin.text_hash, origin.codec_hash},
               .init = origin.init_hash,
               .continued = origin.continue_hash,
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
@@ -168,6 +169,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
           .model = chunk.model.name,
           .model_hash = chunk.model.sha256,
           .text_hash = chunk.model.text_encoder,
+          .codec_hash = chunk.model.vae,
           .init_hash = chunk.init,
           .continue_hash = chunk.continued,
           .version = chunk.version};

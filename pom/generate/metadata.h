@@ -20,6 +20,7 @@ struct Origin {
   Request request;  // of one image or clip, complete; files it begins with have names, not paths
   std::string model, model_hash;  // name, and SHA-256 of model.safetensors in hexadecimal digits
   std::string text_hash = {};     // the same of its text encoder, where it has one
+  std::string codec_hash = {};    // and of its autoencoder
   std::string init_hash = {}, continue_hash = {};  // of the files that the request begins with
   std::string version = {};                        // of libpom
 };

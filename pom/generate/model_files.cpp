@@ -50,9 +50,10 @@ ModelFiles open_model(const std::filesystem::path& path) {
   return io::read_folder(path, "model folder", [](const io::OpenFolder& folder) {
     ModelConfig config = read_config(folder);
     StoredWeights weights(reader_of(folder, weights_file), config.network);
+    std::unique_ptr<codecs::Codec> codec = codecs::make_codec(config.codec, config.network.channels, &folder);
     std::optional<io::safetensors::Reader> text;
     if (config.network.video()) text = reader_of(folder, codecs::text_file);
-    return ModelFiles{std::move(config), std::move(weights), std::move(text)};
+    return ModelFiles{std::move(config), std::move(weights), std::move(codec), std::move(text)};
   });
 }
 

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "pom/codecs/codec.h"
 #include "pom/generate/folder.h"
 #include "pom/io/safetensors.h"
 #include "pom/models/weights.h"
@@ -40,6 +42,7 @@ class StoredWeights {
 struct ModelFiles {
   ModelConfig config;
   StoredWeights weights;
+  std::unique_ptr<codecs::Codec> codec;
   std::optional<io::safetensors::Reader> text;  // the text encoder, of a model for clips
 };
 

@@ -96,6 +96,11 @@ at::ScalarType dtype_of(const Request& request) {
   return at::kFloat;
 }
 
+at::ScalarType codec_dtype(const Request& request) {
+  const at::ScalarType dtype = dtype_of(request);
+  return dtype == at::kFloat8_e4m3fn ? at::kBFloat16 : dtype;
+}
+
 std::int64_t rows_of(const Request& request) {
   return *request.cfg_scale == 1 ? 1 : 2;
 }
@@ -123,7 +128,7 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
                                                static_cast<double>(std::max<std::int64_t>(1, work.blocks)),
                                            most_bytes));
   if (work.on_gpu) return memory;
-  memory.fixed += m.fixed;
+  memory.fixed += m.fixed + codec.weight_bytes();
   if (!clips)
     memory.per_item += m.per_picture;
   else if (work.stream)

@@ -12,6 +12,8 @@
 namespace pom::generate {
 
 at::ScalarType dtype_of(const Request& request);
+// In which the codec runs beside it: 8 bits are for the network alone.
+at::ScalarType codec_dtype(const Request& request);
 std::int64_t rows_of(const Request& request);  // that the network sees of one item: 2 where it is guided
 
 // A run as work: items whole, with all of their blocks at once, or as streams, one block after the other.

@@ -14,6 +14,7 @@
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
 #include "pom/train/device.h"
+#include "pom/train/encoders.h"
 #include "pom/train/schedule.h"
 
 namespace pom::train {
@@ -91,9 +92,13 @@ std::vector<std::string> each_so_often(const std::vector<std::string>& texts, st
   return all;
 }
 
-std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe) {
+// None for data that is latents already.
+std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe, const at::Device& device) {
   if (recipe.data.kind == "latents") return nullptr;
-  return codecs::make_codec(recipe.codec, recipe.network.channels);
+  std::unique_ptr<codecs::Codec> codec = open_codec(recipe);
+  const at::ScalarType dtype = master_dtype(recipe.run.precision);
+  codec->set_options({.device = device, .dtype = recipe.run.precision == "bf16" ? at::kBFloat16 : dtype});
+  return codec;
 }
 
 }  // namespace
@@ -115,7 +120,7 @@ std::vector<double> LossByTime::means() const {
 Learner::Learner(const Recipe& recipe, const at::Device& device, const std::string& words)
     : recipe_(recipe),
       device_(device),
-      codec_(codec_of(recipe)),
+      codec_(codec_of(recipe, device)),
       model_(make_training_model(recipe, device, words)),
       parameters_(model_->parameters(), model_->forward_order()),
       optimizer_(parameters_, recipe.optimizer),

@@ -11,6 +11,7 @@
 #include "pom/io/folder_swap.h"
 #include "pom/io/sheet.h"
 #include "pom/io/toml_fields.h"
+#include "pom/train/encoders.h"
 #include "pom/train/refusal.h"
 #include "pom/train/training_model.h"
 
@@ -76,6 +77,7 @@ void write_model(const std::filesystem::path& folder, const Recipe& recipe,
     encoder.set_weights(text_part(average));
     encoder.save(swap.folder() / codecs::text_folder);
   }
+  add_encoders(swap.folder(), folder, recipe);
   models::write_weights(swap.folder() / generate::weights_file, network_part(average),
                         recipe.log.model_dtype == "fp32" ? at::kFloat : at::kBFloat16);
   swap.commit();

@@ -199,6 +199,18 @@ struct LogConfig {
   }
 };
 
+// Folders of others' networks that training uses as they are; a model folder gets copies of them.
+struct EncodersConfig {
+  std::string vae = {};   // of codec.kind autoencoder-kl and cogvideox
+  std::string text = {};  // of text.kind t5
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "vae", .help = "folder of the autoencoder, as diffusers writes it"}, vae);
+    visit(Field{.name = "text", .help = "folder of the text encoder, as transformers writes it"}, text);
+  }
+};
+
 struct Recipe {
   RunConfig run;
   data::DataConfig data;
@@ -206,6 +218,7 @@ struct Recipe {
   generate::DiffusionConfig diffusion;
   codecs::CodecConfig codec;
   codecs::TextConfig text;
+  EncodersConfig encoders;
   BatchConfig batch;
   LossConfig loss;
   OptimizerConfig optimizer;
@@ -221,6 +234,8 @@ struct Recipe {
     visit(Field{.name = "diffusion", .help = "diffusion"}, diffusion);
     visit(Field{.name = "codec", .help = "codec"}, codec);
     visit(Field{.name = "text", .help = "text encoder", .saved = network.video()}, text);
+    const bool others = !encoders.vae.empty() || !encoders.text.empty();
+    visit(Field{.name = "encoders", .help = "folders of others' networks", .saved = others}, encoders);
     visit(Field{.name = "batch", .help = "batches"}, batch);
     visit(Field{.name = "loss", .help = "loss"}, loss);
     visit(Field{.name = "optimizer", .help = "optimizer"}, optimizer);

@@ -18,7 +18,7 @@ And the pictures of a model folder, where the compiled library is there:
     pictures, requests = libpom.Engine("assets/shapes64").sample(class_="star", seed=7, count=2)
 """
 
-from . import models
+from . import codecs, models
 from ._version import __version__
 from .decoder import Decoder
 from .engine import Engine
@@ -39,6 +39,7 @@ __all__ = [
     "__version__",
     "block_causal",
     "causal",
+    "codecs",
     "force",
     "has_extension",
     "mixer",

@@ -103,13 +103,16 @@ Summed complete_(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& 
   return {x, sums};
 }
 
-Summed shuffle_parities(const at::Tensor& x, const at::Tensor& bias, std::int64_t groups) {
+Summed shuffle_parities(const at::Tensor& x, const at::Tensor& bias, std::int64_t groups,
+                        const at::Tensor& out) {
   check(x.dim() == 4 && x.size(1) % 4 == 0 && takes_group_norm(x, 1),
         "shuffle: expected channels-last (N, 4 C, H + 1, W + 1) on CUDA, got ", x.scalar_type(), " of shape ",
         x.sizes());
   const std::int64_t height = x.size(2) - 1, width = x.size(3) - 1, channels = x.size(1) / 4;
-  at::Tensor out =
-      at::empty({x.size(0), channels, 2 * height, 2 * width}, x.options(), at::MemoryFormat::ChannelsLast);
+  check(out.sizes() == at::IntArrayRef({x.size(0), channels, 2 * height, 2 * width}) &&
+            out.scalar_type() == x.scalar_type() && takes_group_norm(out, std::max<std::int64_t>(groups, 1)),
+        "shuffle: out: expected channels-last (N, C, 2 H, 2 W) of x's dtype, got ", out.scalar_type(),
+        " of shape ", out.sizes());
   const kernels::PixelSizes sizes = pixel_sizes(out, groups);
   const at::Tensor sums = sums_for(out, sizes, groups);
   const detail::OnDevice device(x);
@@ -132,7 +135,7 @@ at::Tensor group_norm(const Summed& x, const at::Tensor& bias, const at::Tensor&
   const at::Tensor sums = x.sums.defined() ? x.sums : sums_of(x.x, bias, options.groups);
   const kernels::PixelSizes sizes = pixel_sizes(x.x, options.groups);
   const at::Tensor factors = at::empty({sizes.batch, sizes.channels, 2}, x.x.options().dtype(at::kFloat));
-  at::Tensor out = at::empty_like(x.x);
+  const at::Tensor out = options.in_place ? x.x : at::empty_like(x.x);
   const detail::OnDevice device(x.x);
   detail::check_launch("group norm",
                        kernels::norm_factors({.sizes = sizes,

@@ -22,7 +22,9 @@ Summed complete_(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& 
 
 // (N, 4 C, H + 1, W + 1) -> (N, C, 2 H, 2 W): the parities of an upsampling folded into its convolution, with
 // its bias.
-Summed shuffle_parities(const at::Tensor& x, const at::Tensor& bias, std::int64_t groups);
+// Into `out`, which may be a part of a larger tensor: some items, or some rows of one.
+Summed shuffle_parities(const at::Tensor& x, const at::Tensor& bias, std::int64_t groups,
+                        const at::Tensor& out);
 
 // Scale and shift of a norm that a latent gives, (N, C, t, h, w) channels-last, taken to x's pixels by the
 // nearest; undefined: none. `split`: the first frame belongs to the latent's first, the others to the others.
@@ -35,6 +37,7 @@ struct NormOptions {
   std::int64_t groups = 32;
   double epsilon = 1e-6;
   bool silu = true;
+  bool in_place = false;  // the result is in x's memory
 };
 
 // The group norm of x + bias (where defined), from its sums where those are given; weight, shift and bias in

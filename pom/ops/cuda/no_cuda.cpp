@@ -31,7 +31,7 @@ bool takes_group_norm(const at::Tensor&, std::int64_t) {
 Summed complete_(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t) {
   absent("complete");
 }
-Summed shuffle_parities(const at::Tensor&, const at::Tensor&, std::int64_t) {
+Summed shuffle_parities(const at::Tensor&, const at::Tensor&, std::int64_t, const at::Tensor&) {
   absent("shuffle");
 }
 at::Tensor group_norm(const Summed&, const at::Tensor&, const at::Tensor&, const at::Tensor&,

@@ -1,0 +1,151 @@
+"""Autoencoders beside diffusers, in one process, interleaved, medians: python bench/codecs.py --device cuda.
+
+Random weights in the published sizes. Prints milliseconds an item, the ratio to the fastest way of diffusers
+that was measured here, the peak of memory beyond weights and inputs (CUDA), and the largest difference.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+from diffusers import AutoencoderKL, AutoencoderKLCogVideoX
+
+import libpom
+
+SD = {
+    "block_out_channels": [128, 256, 512, 512],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "layers_per_block": 2,
+    "sample_size": 512,
+}
+COGVIDEOX = {
+    "block_out_channels": [128, 256, 256, 512],
+    "down_block_types": ["CogVideoXDownBlock3D"] * 4,
+    "up_block_types": ["CogVideoXUpBlock3D"] * 4,
+    "latent_channels": 16,
+    "layers_per_block": 3,
+    "norm_num_groups": 32,
+}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def wait(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(device, run, x):
+    wait(device)
+    start = time.perf_counter()
+    run(x)
+    wait(device)
+    return time.perf_counter() - start
+
+
+def peak(device, run, x):
+    """Bytes at the largest beyond what was there."""
+    if device != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(x)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def compare(label, ways, x, args, rounds):
+    """ways: name -> function of x; the first is ours, the second plain diffusers."""
+    results = {name: run(x) for name, run in ways.items()}
+    for run in ways.values():  # once more: algorithms are chosen, graphs are there
+        run(x)
+    memory = {name: peak(args.device, run, x) for name, run in ways.items()}
+    times = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, run in ways.items():
+            times[name].append(timed(args.device, run, x))
+    medians = {name: statistics.median(t) * 1000 / len(x) for name, t in times.items()}
+    ours, *others = ways
+    best = min(others, key=medians.get)
+    plain = results[others[0]].float()
+    away = ((results[ours].float() - plain).abs().max() / plain.abs().max()).item()
+    line = ", ".join(f"{name} {ms:.2f}" for name, ms in medians.items())
+    print(f"{label}: {line} ms an item; {best} / libpom {medians[best] / medians[ours]:.2f}", end="")
+    if args.device == "cuda":
+        share = memory[ours] / max(1, memory[others[0]])
+        sizes = ", ".join(f"{name} {b / 2**20:.0f}" for name, b in memory.items())
+        print(f"; memory {sizes} MiB, {share:.2f} of {others[0]}", end="")
+    print(f"; difference {away:.1e}", flush=True)
+
+
+def opened(theirs, args):
+    """The same weights here and there."""
+    dtype = DTYPES[args.dtype]
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = libpom.codecs.load(folder, device=args.device, dtype=dtype)
+    return ours, theirs.to(args.device, dtype)
+
+
+def last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def pictures(args):
+    torch.manual_seed(0)
+    ours, theirs = opened(AutoencoderKL(**SD).eval(), args)
+    theirs = theirs.to(memory_format=torch.channels_last)
+    encoder, decoder = torch.compile(theirs.encoder), torch.compile(theirs.decoder)
+    decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(last(z)).sample}
+    encode = {"libpom": ours.encode, "diffusers": lambda x: theirs.encode(last(x)).latent_dist.parameters}
+    if args.compile:
+        decode["compiled"] = lambda z: decoder(theirs.post_quant_conv(last(z)))
+        encode["compiled"] = lambda x: theirs.quant_conv(encoder(last(x)))
+    for text in args.pictures.split(","):
+        side, batch = (int(part) for part in text.split("x"))
+        for what in args.what.split(","):
+            shape = (batch, 4, side // 8, side // 8) if what == "decode" else (batch, 3, side, side)
+            x = torch.randn(shape, device=args.device).to(DTYPES[args.dtype])
+            label = f"SD {what} {side}x{side} batch {batch} {args.dtype}"
+            compare(label, decode if what == "decode" else encode, x, args, args.rounds)
+
+
+@torch.no_grad()
+def clips(args):
+    torch.manual_seed(0)
+    ours, theirs = opened(AutoencoderKLCogVideoX(**COGVIDEOX).eval(), args)
+    decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(z).sample}
+    encode = {"libpom": ours.encode, "diffusers": lambda x: theirs.encode(x).latent_dist.parameters}
+    for text in args.clips.split(","):
+        frames, height, width = (int(part) for part in text.split("x"))
+        for what in args.what.split(","):
+            latent = (1, 16, (frames + 3) // 4, height // 8, width // 8)
+            shape = latent if what == "decode" else (1, 3, frames, height, width)
+            x = torch.randn(shape, device=args.device).to(DTYPES[args.dtype])
+            label = f"CogVideoX {what} {frames}x{height}x{width} {args.dtype}"
+            compare(label, decode if what == "decode" else encode, x, args, max(3, args.rounds // 3))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="fp32", choices=DTYPES)
+    parser.add_argument("--pictures", default="256x1", help="SIDExBATCH, several with commas; empty: none")
+    parser.add_argument("--clips", default="", help="FRAMESxHEIGHTxWIDTH, several with commas; empty: none")
+    parser.add_argument("--what", default="decode,encode")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="diffusers through torch.compile too")
+    args = parser.parse_args()
+    if args.pictures:
+        pictures(args)
+    if args.clips:
+        clips(args)
+
+
+if __name__ == "__main__":
+    main()

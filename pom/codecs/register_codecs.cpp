@@ -1,0 +1,70 @@
+// torch.classes.pom.Autoencoder: an autoencoder's folder as Python reaches it (python/libpom/codecs.py is its
+// other half), so that libpom.so needs no Python to build.
+#include <memory>
+#include <string>
+
+#include <torch/custom_class.h>
+
+#include "pom/base/error.h"
+#include "pom/codecs/autoencoder_codec.h"
+#include "pom/codecs/autoencoder_kl.h"
+
+namespace pom::codecs {
+namespace {
+
+class PythonAutoencoder : public torch::CustomClassHolder {
+ public:
+  PythonAutoencoder(const std::string& folder, const std::string& device, at::ScalarType dtype)
+      : folder_(open_autoencoder(io::OpenFolder(folder, "codec"), "")),
+        network_(read_autoencoder(folder_, c10::Device(device), dtype)) {}
+
+  at::Tensor encode(const at::Tensor& pictures, bool tiled) {
+    return tiled ? network_->encode_tiled(pictures) : network_->encode(pictures);
+  }
+  at::Tensor decode(const at::Tensor& latents, bool tiled) {
+    return tiled ? network_->decode_tiled(latents) : network_->decode(latents);
+  }
+  // In about so many bytes, whatever the size.
+  at::Tensor encode_within(const at::Tensor& pictures, std::int64_t memory) {
+    return network_->encode_within(pictures, memory);
+  }
+  at::Tensor decode_within(const at::Tensor& latents, std::int64_t memory) {
+    return network_->decode_within(latents, memory);
+  }
+  std::string hash() { return folder_.weights.hash(); }
+  double scaling_factor() { return folder_.config.scaling_factor; }
+  double shift_factor() { return folder_.config.shift_factor; }
+  std::int64_t factor() { return folder_.config.factor(); }
+  std::int64_t latent_channels() { return folder_.config.latent_channels; }
+
+ private:
+  AutoencoderFolder folder_;
+  std::unique_ptr<AutoencoderKL> network_;
+};
+
+at::Tensor draw(const at::Tensor& moments, const std::vector<std::int64_t>& seeds) {
+  check(moments.dim() >= 3 && moments.size(1) % 2 == 0 && moments.is_floating_point(),
+        "draw: moments: expected floating point (B, 2 z, ...), got ", moments.scalar_type(), " of shape ",
+        moments.sizes());
+  const std::vector<std::uint64_t> unsigned_seeds(seeds.begin(), seeds.end());
+  return drawn_latents(moments, unsigned_seeds);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(pom, m) {
+  m.def("draw_latents(Tensor moments, int[] seeds) -> Tensor", draw);
+  m.class_<PythonAutoencoder>("Autoencoder")
+      .def(torch::init<std::string, std::string, at::ScalarType>())
+      .def("encode", &PythonAutoencoder::encode)
+      .def("decode", &PythonAutoencoder::decode)
+      .def("encode_within", &PythonAutoencoder::encode_within)
+      .def("decode_within", &PythonAutoencoder::decode_within)
+      .def("hash", &PythonAutoencoder::hash)
+      .def("scaling_factor", &PythonAutoencoder::scaling_factor)
+      .def("shift_factor", &PythonAutoencoder::shift_factor)
+      .def("factor", &PythonAutoencoder::factor)
+      .def("latent_channels", &PythonAutoencoder::latent_channels);
+}
+
+}  // namespace pom::codecs
