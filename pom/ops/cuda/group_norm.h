@@ -38,8 +38,9 @@ struct NormOptions {
 };
 
 // The group norm of x + bias (where defined), from its sums where those are given; weight, shift and bias in
-// fp32.
+// fp32. Written to `out`, channels-last as x, where that is defined.
 at::Tensor group_norm(const Summed& x, const at::Tensor& bias, const at::Tensor& weight,
-                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps = {});
+                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps = {},
+                      at::Tensor out = {});
 
 }  // namespace pom::ops::cuda
