@@ -45,7 +45,8 @@ at::Tensor composed_norm(const at::Tensor& x, const GroupNorm& n, bool silu) {
 
 at::Tensor norm_of(const Activation& x, const at::Tensor& bias, const GroupNorm& n, bool silu,
                    bool in_place) {
-  return gpu::group_norm(x, bias, n.weight, n.bias, {n.groups, n.epsilon, silu, in_place});
+  return gpu::group_norm(x, bias, n.weight, n.bias, {n.groups, n.epsilon, silu}, {},
+                         in_place ? x.x : at::Tensor());
 }
 
 // What the kernels read as fp32.

@@ -129,13 +129,18 @@ Summed shuffle_parities(const at::Tensor& x, const at::Tensor& bias, std::int64_
 }
 
 at::Tensor group_norm(const Summed& x, const at::Tensor& bias, const at::Tensor& weight,
-                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps) {
+                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps,
+                      at::Tensor out) {
   check(takes_group_norm(x.x, options.groups), "group norm: expected a channels-last tensor on CUDA, got ",
         x.x.scalar_type(), " of shape ", x.x.sizes());
   const at::Tensor sums = x.sums.defined() ? x.sums : sums_of(x.x, bias, options.groups);
   const kernels::PixelSizes sizes = pixel_sizes(x.x, options.groups);
   const at::Tensor factors = at::empty({sizes.batch, sizes.channels, 2}, x.x.options().dtype(at::kFloat));
-  const at::Tensor out = options.in_place ? x.x : at::empty_like(x.x);
+  if (!out.defined()) out = at::empty_like(x.x);
+  check(out.sizes() == x.x.sizes() && out.scalar_type() == x.x.scalar_type() && out.is_cuda() &&
+            out.is_contiguous(last_channels(x.x)),
+        "group norm: out: expected channels-last ", x.x.scalar_type(), " of shape ", x.x.sizes(), ", got ",
+        out.scalar_type(), " of shape ", out.sizes());
   const detail::OnDevice device(x.x);
   detail::check_launch("group norm",
                        kernels::norm_factors({.sizes = sizes,

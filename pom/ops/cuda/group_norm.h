@@ -37,12 +37,12 @@ struct NormOptions {
   std::int64_t groups = 32;
   double epsilon = 1e-6;
   bool silu = true;
-  bool in_place = false;  // the result is in x's memory
 };
 
 // The group norm of x + bias (where defined), from its sums where those are given; weight, shift and bias in
-// fp32.
+// fp32. Written to `out`, channels-last as x, where that is defined.
 at::Tensor group_norm(const Summed& x, const at::Tensor& bias, const at::Tensor& weight,
-                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps = {});
+                      const at::Tensor& shift, const NormOptions& options, const LatentMaps& maps = {},
+                      at::Tensor out = {});
 
 }  // namespace pom::ops::cuda

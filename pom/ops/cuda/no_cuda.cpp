@@ -35,7 +35,7 @@ Summed shuffle_parities(const at::Tensor&, const at::Tensor&, std::int64_t, cons
   absent("shuffle");
 }
 at::Tensor group_norm(const Summed&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      const NormOptions&, const LatentMaps&) {
+                      const NormOptions&, const LatentMaps&, at::Tensor) {
   absent("group norm");
 }
 
