@@ -3,6 +3,7 @@ device, else reference.py. `force` chooses a path for tests and benchmarks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def path() -> str:
     return ("auto", "fused", "composed")[chosen]
 
 
-def _call(name: str, lead: Tensor, *args: object) -> Tensor | tuple[Tensor, Tensor]:
+def _call(name: str, lead: Tensor, *args: object) -> Any:
     """The operator `name` by the library where it serves the device of `lead`, else in plain torch."""
     if not by_library(lead.device):
         return getattr(reference, name)(*args)
