@@ -61,7 +61,8 @@ def _call(name: str, lead: Tensor, *args: object) -> Any:
     op = getattr(torch.ops.pom, name).default
     if torch.compiler.is_compiling():
         return op(*args)
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func composes with plain torch only
+    inside = torch._C._functorch.peek_interpreter_stack()  # pyright: ignore[reportAttributeAccessIssue]
+    if inside is not None:  # torch.func composes with plain torch only
         return getattr(reference, name)(*args)
     try:
         return op(*args)

@@ -87,12 +87,12 @@ class PoM(nn.Module):
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order}, order_expand={self.order_expand}"
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any, **named: Any) -> None:
         for name in _THEIR_WEIGHTS:
             if prefix + name in state_dict:
                 ours = "expected ho_proj, se_proj and ag_proj"
                 raise Error(f"PoM: {prefix}{name}: {ours}, got {name}: {_OTHER_OPERATOR}")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **named)
 
     def _plain(self) -> bool:
         return is_plain(self.ho_proj) and is_plain(self.se_proj) and is_plain(self.ag_proj)

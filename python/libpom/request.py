@@ -17,6 +17,10 @@ from .init_pixels import Picture
 if TYPE_CHECKING:
     import numpy as np
 
+    _Pixels = torch.Tensor | np.ndarray[Any, np.dtype[np.uint8]] | Picture
+else:  # numpy is not asked for
+    _Pixels = torch.Tensor | Picture
+
 _Path = str | os.PathLike[str]
 _Classes = str | int | Sequence[str | int] | None  # names and numbers, or one of the program's lists: "0-9"
 _DType = Literal["fp32", "bf16", "fp16", "fp64", "fp8"]
@@ -36,10 +40,7 @@ RequestFields = TypedDict(
         "size": int | str | tuple[int, int] | None,  # 64, "64x48" or (64, 48): width, then height
         "width": int | None,
         "height": int | None,
-        "init": (
-            "_Path | torch.Tensor | np.ndarray[Any, np.dtype[np.uint8]] | Picture"
-            " | Sequence[torch.Tensor | np.ndarray[Any, np.dtype[np.uint8]] | Picture] | None"
-        ),
+        "init": _Path | _Pixels | Sequence[_Pixels] | None,
         "strength": float | None,
         "steps": int | None,
         "sampler": str | None,
@@ -124,8 +125,8 @@ def _plain(op: str, field: str, value: object) -> object:
     """Numbers, texts and lists of them, as Python has them: numpy and torch have their own."""
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
-    if getattr(value, "ndim", 2) <= 1 and hasattr(value, "tolist"):
-        value = value.tolist()
+    if getattr(value, "ndim", 2) <= 1 and (to_list := getattr(value, "tolist", None)) is not None:
+        value = to_list()
     if isinstance(value, (list, tuple, range)):
         return [_plain(op, field, each) for each in value]
     if isinstance(value, float) and not math.isfinite(value) and (field, value) != ("frames", math.inf):
