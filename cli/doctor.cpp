@@ -8,8 +8,8 @@
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/json.h"
-#include "cli/model_names.h"
 #include "cli/terminal.h"
+#include "pom/generate/model_names.h"
 
 namespace pom::cli {
 namespace {
@@ -59,7 +59,8 @@ void print_json(const std::vector<Check>& checks, bool well) {
 int doctor(const DoctorOptions& options) {
   std::vector<Check> checks = check_machine();
   if (!options.model.empty())
-    for (Check& check : check_model(model_folder(options.model, "model"))) checks.push_back(std::move(check));
+    for (Check& check : check_model(as_usage([&] { return generate::model_folder(options.model, "model"); })))
+      checks.push_back(std::move(check));
   const bool well =
       std::ranges::none_of(checks, [](const Check& each) { return each.state == State::problem; });
   if (options.json) {

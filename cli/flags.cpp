@@ -130,6 +130,10 @@ void Flags::repeated(std::string_view field) {
   repeated_.emplace_back(field);
 }
 
+void Flags::once(std::string_view field, std::string_view instead) {
+  once_.emplace_back(field, instead);
+}
+
 std::string Flags::names(const Field& field) const {
   if (std::ranges::find(positionals_, field.name) != positionals_.end()) return std::string(field.name);
   for (const auto& [name, letter] : letters_)
@@ -160,7 +164,11 @@ void Flags::add_field(const Field& field, std::vector<std::string>& value) {
 
 void Flags::add_option(const Field& field, const std::string& default_value, std::string_view value_name,
                        std::function<void(const std::string&)> read) {
-  const auto parse = [name = flag_name(field.name), read = std::move(read)](const CLI::results_t& results) {
+  const auto found = std::ranges::find(once_, field.name, &std::pair<std::string, std::string>::first);
+  const bool once = found != once_.end();
+  const auto parse = [name = flag_name(field.name), instead = once ? found->second : std::string(),
+                      read = std::move(read)](const CLI::results_t& results) {
+    if (results.size() > 1) throw UsageError(name + ": given twice; " + instead);
     const std::string& text = results.back();
     if (text.starts_with("--") && text.size() > 2)  // "--class --seed 3"
       throw UsageError(name + ": expected a value, got the flag " + text);
@@ -171,7 +179,7 @@ void Flags::add_option(const Field& field, const std::string& default_value, std
       ->type_name(std::string(field.value.empty() ? value_name : field.value))
       ->group(std::string(field.group.empty() ? "Options" : field.group))
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      ->multi_option_policy(once ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
   if (!field.formerly.empty()) refuse_former(field);
 }
 

@@ -60,6 +60,9 @@ class Flags {
   void positional(std::string_view field);
   // A list of texts of which each use of the flag adds one, commas and all.
   void repeated(std::string_view field);
+  // A field that a person may think is repeated: a second one is refused, and `instead` says what to write.
+  // (Of the others the last one counts, so that a script's own settings can be changed behind them.)
+  void once(std::string_view field, std::string_view instead);
 
  private:
   void add_field(const Field& field, bool& value);
@@ -87,6 +90,7 @@ class Flags {
   CLI::App& app_;
   std::vector<std::pair<std::string, char>> letters_;
   std::vector<std::string> positionals_, repeated_;
+  std::vector<std::pair<std::string, std::string>> once_;  // field, and what to write instead
 };
 
 }  // namespace pom::cli

@@ -74,7 +74,9 @@ std::string command_help(const CLI::App& app, const Command& command) {
   std::string text = paragraphs(command.about) + "\n" + heading("Usage") + "  pom " + command.usage + "\n";
   std::vector<std::string> groups;
   for (const CLI::Option* option : app.get_options())
-    if (std::ranges::find(groups, option->get_group()) == groups.end()) groups.push_back(option->get_group());
+    if (const std::string& group = option->get_group();  // what has none is not shown
+        !group.empty() && std::ranges::find(groups, group) == groups.end())
+      groups.push_back(group);
   // -h was declared first, and is the least of what a person looks for.
   std::ranges::rotate(groups, std::ranges::find(groups, app.get_help_ptr()->get_group()) + 1);
   for (const std::string& group : groups) {
@@ -94,7 +96,8 @@ std::string program_help(std::span<const Command> commands) {
   text += "\n" + heading("Flags") + entry("-h, --help", "this text; after a command, that command's") +
           entry("    --version", detail::concat("what this build is and has: ", build_info().version));
   text += "\n" + heading("Environment") +
-          entry("POM_MODELS", "folders of model folders, where reproduce looks; separated by ':'") +
+          entry("POM_MODELS",
+                "folders of model folders, where --model NAME and reproduce look; separated by ':'") +
           entry("POM_CPU_ISA", "lowers the instruction set of our kernels: base, avx2, avx512, avx512bf16") +
           entry("POM_GRAPHS", "CUDA graphs on a GPU: 0 none; always: a failed capture is an error") +
           entry("POM_TILES", "file of the fastest kernels on this GPU; off: nothing is measured or kept") +

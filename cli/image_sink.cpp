@@ -6,6 +6,7 @@
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "pom/io/picture.h"
+#include "pom/io/sha256.h"
 
 namespace pom::cli {
 namespace {
@@ -75,6 +76,12 @@ class ImageSink final : public Sink {
 
 }  // namespace
 
+Sink::Sink(const SampleOptions& options, const generate::Job& job, generate::Engine& engine)
+    : options_(options),
+      job_(job),
+      engine_(engine),
+      noise_hash_(options.init_latents.empty() ? std::string() : io::sha256_file(options.init_latents)) {}
+
 void Sink::written(const std::string& file, std::int64_t items) {
   files_.push_back(file);
   items_ += items;
@@ -94,7 +101,10 @@ void Sink::write_preview(const std::string& file, const io::Image& image) {
 }
 
 std::vector<io::TextEntry> Sink::text_of(std::size_t item) const {
-  return generate::metadata_of(engine_.origin(job_.items.at(item)));
+  generate::Origin origin = engine_.origin(job_.items.at(item));
+  origin.noise_file = options_.init_latents, origin.noise_hash = noise_hash_;
+  origin.noise_row = static_cast<std::int64_t>(item);
+  return generate::metadata_of(origin);
 }
 
 std::vector<io::TextEntry> Sink::sheet_text() const {

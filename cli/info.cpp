@@ -9,7 +9,6 @@
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/json.h"
-#include "cli/model_names.h"
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
@@ -17,6 +16,7 @@
 #include "pom/base/suggest.h"
 #include "pom/codecs/words.h"
 #include "pom/generate/folder.h"
+#include "pom/generate/model_names.h"
 #include "pom/generate/text_folder.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/safetensors.h"
@@ -302,7 +302,7 @@ int info(InfoOptions& options) {
     if (!fs::exists(options.what) && (path || !near.empty()))
       throw UsageError("\"" + options.what + "\" is neither a variant nor a folder; " +
                        (near.empty() ? "pom info lists the variants" : "did you mean " + near.front() + "?"));
-    options.what = model_folder(options.what, "info").string();
+    options.what = as_usage([&] { return generate::model_folder(options.what, "info"); }).string();
     return folder_info(options);
   }
   Cost cost = variant_cost(options.what);

@@ -129,7 +129,8 @@ Check check_pictures() {
 }
 
 Check check_terminal() {
-  if (!is_terminal(2)) return {"terminal", State::ok, "stderr is none: progress comes as plain lines"};
+  if (!is_terminal(2))
+    return {"terminal", State::ok, "stderr is not a terminal: progress comes as plain lines"};
   return {"terminal", State::ok,
           detail::concat(terminal_width(2), " columns", colours(2) ? ", colours" : ", no colours")};
 }

@@ -1,6 +1,7 @@
 // The program `pom`: finds the subcommand, parses its flags, runs it, and turns what went wrong into a
 // message and a number.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/foreign_flags.h"
 #include "cli/help.h"
 #include "cli/parts.h"
 #include "cli/processor.h"
@@ -74,6 +76,20 @@ std::vector<Command> commands_of(const std::vector<Entry>& entries) {
   throw UsageError("unknown command \"" + shown(given) + "\"" + suggestion(given, names));
 }
 
+// --guidance_scale and --guidance-scale are one flag to those who type it.
+std::string hyphens(std::string flag) {
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+// Whether the first flag that an answer names ("use --steps, and …") is one of this command's.
+bool names_flag_of(std::string_view answer, const std::vector<std::string>& flags) {
+  const std::size_t begin = answer.find("--");
+  if (begin == std::string_view::npos) return false;
+  const std::string_view flag = answer.substr(begin, answer.find_first_of(", ", begin) - begin);
+  return std::ranges::find(flags, flag) != flags.end();
+}
+
 void refuse_extras(const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining();
   if (extras.empty()) return;
@@ -83,6 +99,8 @@ void refuse_extras(const CLI::App& app) {
   for (const std::string& extra : extras) {
     if (!extra.starts_with('-')) continue;
     const std::string name = extra.substr(0, extra.find('='));
+    if (const std::string_view answer = foreign_flag(hyphens(name)); names_flag_of(answer, flags))
+      throw UsageError(detail::concat("unknown flag ", shown(name), ": ", answer));
     const std::vector<std::string> near = nearest_names(name, flags, 1);
     throw UsageError("unknown flag " + shown(name) +
                      (near.empty() ? "" : "; did you mean " + near.front() + "?"));

@@ -11,7 +11,7 @@
 #include "cli/compare.h"
 #include "cli/flags.h"
 #include "cli/json.h"
-#include "cli/model_names.h"
+#include "cli/latents_file.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/sheet.h"
@@ -24,6 +24,7 @@
 #include "pom/base/shown.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
+#include "pom/generate/model_names.h"
 #include "pom/io/clip.h"
 #include "pom/io/picture.h"
 #include "pom/io/sha256.h"
@@ -35,7 +36,7 @@ namespace fs = std::filesystem;
 using generate::Engine, generate::Job, generate::Origin, generate::Request;
 
 struct ReproduceOptions {
-  std::string file, model, device = "cpu", output, init, continue_from;
+  std::string file, model, device = "cpu", output, init, init_latents, continue_from;
   std::int64_t threads = 0;
   bool yes = false, json = false;
 
@@ -58,6 +59,12 @@ struct ReproduceOptions {
                 .value = "FILE",
                 .group = "Model"},
           init);
+    visit(Field{.name = "init_latents",
+                .help = "the noise it started from, where that was not its seed's (default: the file of the "
+                        "same name next to it)",
+                .value = "FILE",
+                .group = "Model"},
+          init_latents);
     visit(Field{.name = "continue",
                 .help = "the state it continued (default: that of the same name next to it)",
                 .value = "FILE",
@@ -86,7 +93,7 @@ bool is_mp4(const fs::path& file) {
 }
 
 std::vector<fs::path> places(const fs::path& picture) {
-  std::vector<fs::path> folders = model_places();
+  std::vector<fs::path> folders = generate::model_places();
   folders.push_back(picture.has_parent_path() ? picture.parent_path() : ".");
   return folders;
 }
@@ -146,9 +153,10 @@ struct Again {
   Source source;
   Engine& engine;
   bool clip = false;
-  io::Image image = {};  // of an image
-  ClipShape shape = {};  // of either
-  Request request = {};  // with the files that it began with found
+  io::Image image = {};   // of an image
+  ClipShape shape = {};   // of either
+  Request request = {};   // with the files that it began with found
+  at::Tensor noise = {};  // of the file of --init-latents: of the item, or of all on a sheet
 };
 
 // ---- before the work ----
@@ -207,6 +215,27 @@ void fit_to_file(Again& again) {
   again.shape.height -= again.shape.height - *r.height == 1;
 }
 
+// Of a stream that was stopped, the blocks that there are.
+at::Tensor noise_for(const Again& again, const Job& job) {
+  const std::int64_t frames = job.blocks * again.engine.config().network.patch_time;
+  if (!again.noise.defined() || again.noise.dim() != 5 || again.noise.size(2) <= frames) return again.noise;
+  return again.noise.narrow(2, 0, frames);
+}
+
+at::Tensor read_noise(const Again& again) {
+  const Origin& origin = again.source.origin;
+  if (origin.noise_hash.empty()) return {};
+  const std::string path = find_beside(origin.noise_file, again.options.init_latents, origin.noise_hash,
+                                       again.options.file, "--init-latents");
+  const at::Tensor latents = read_latents(path);
+  if (again.source.sheet) return latents;
+  check(latents.dim() > 0 && origin.noise_row<latents.size(0), path, ": expected latents of more than ",
+                                              origin.noise_row, " items, got ", latents.dim()> 0
+            ? latents.size(0)
+            : 0);
+  return latents.narrow(0, origin.noise_row, 1);
+}
+
 Again read_again(const ReproduceOptions& options, Source source, Engine& engine) {
   Again again{.options = options, .source = std::move(source), .engine = engine};
   const Origin& origin = again.source.origin;
@@ -216,6 +245,7 @@ Again read_again(const ReproduceOptions& options, Source source, Engine& engine)
       find_beside(again.request.init, options.init, origin.init_hash, options.file, "--init");
   again.request.continue_from = find_beside(again.request.continue_from, options.continue_from,
                                             origin.continue_hash, options.file, "--continue");
+  again.noise = read_noise(again);
   again.clip = is_clip(options.file);
   if (again.clip) {
     again.shape = clip_shape(options.file);
@@ -243,26 +273,32 @@ bool tell_forecast(Engine& engine, const Job& job) {
 
 // ---- the work ----
 
-void run_job(Engine& engine, const Job& job, generate::Observer observer, const StopSignals& signals) {
-  const bool takes_long = tell_forecast(engine, job);
+void run_job(Again& again, const Job& job, generate::Observer observer, const StopSignals& signals) {
+  const bool takes_long = tell_forecast(again.engine, job);
+  const double began = steady_seconds();
   std::optional<Progress> progress;
   observer.stop = &signals.asked();
   if (takes_long || is_terminal(2))
     observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
       if (!progress)
-        progress.emplace(
-            "sampling", total, progress_sink(std::cerr),
-            ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
+        progress.emplace("sampling", total, progress_sink(std::cerr),
+                         ProgressOptions{.terminal = is_terminal(2),
+                                         .width = terminal_width(2),
+                                         .unit = "evaluation",
+                                         .began = began});
       progress->set(done);
       if (done == total) progress->finish();
     };
-  engine.run(job, {}, observer);
+  again.engine.run(job, {}, observer, {.noise = noise_for(again, job)});
 }
 
 // The file made now carries what it carried, with the weights and the version of now.
 std::vector<io::TextEntry> text_again(const Again& again) {
   Origin origin = again.engine.origin(again.source.origin.request);
-  origin.init_hash = again.source.origin.init_hash, origin.continue_hash = again.source.origin.continue_hash;
+  const Origin& before = again.source.origin;
+  origin.init_hash = before.init_hash, origin.continue_hash = before.continue_hash;
+  origin.noise_file = before.noise_file, origin.noise_hash = before.noise_hash;
+  origin.noise_row = before.noise_row;
   std::vector<io::TextEntry> text = generate::metadata_of(origin);
   if (again.source.sheet)
     describe_sheet(text, *again.source.sheet, again.engine.resolve(again.request).items);
@@ -282,7 +318,7 @@ Difference make_image(Again& again, const StopSignals& signals) {
   std::vector<io::Image> images;
   generate::Observer observer;
   observer.on_frames = [&](generate::Frames&& frames) { images.push_back(std::move(frames.images.front())); };
-  run_job(again.engine, job, observer, signals);
+  run_job(again, job, observer, signals);
   const io::Image now = again.source.sheet ? sheet_of(images, job.items) : images.front();
   if (!again.options.output.empty()) {
     make_folder_of(again.options.output);
@@ -313,7 +349,7 @@ Difference make_clip(Again& again, const StopSignals& signals) {
   observer.on_block = [&] {
     if (job.stream && !again.source.sheet) output.flush();
   };
-  run_job(again.engine, job, observer, signals);
+  run_job(again, job, observer, signals);
   for (std::size_t t = 0; t < kept.front().size(); ++t) {
     std::vector<io::Image> images;
     for (std::vector<io::Image>& clip : kept) images.push_back(std::move(clip.at(t)));
@@ -385,8 +421,9 @@ int reproduce(ReproduceOptions& options) {
   Source source = read_source(options.file);
   check_output(options);
   set_threads(options.threads);
-  Engine engine(options.model.empty() ? find_model(source.origin.model, options.file)
-                                      : model_folder(options.model, "--model"),
+  Engine engine(options.model.empty() ? find_model(source.origin.model, options.file) : as_usage([&] {
+                  return generate::model_folder(options.model, "--model");
+                }),
                 options.device);
   Again again = read_again(options, std::move(source), engine);
   if (again.source.sheet)

@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/json.h"
-#include "cli/model_names.h"
+#include "cli/latents_file.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/sample_options.h"
@@ -20,7 +20,7 @@
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/init_file.h"
-#include "pom/generate/tensor_file.h"
+#include "pom/generate/model_names.h"
 #include "pom/io/clip.h"
 
 namespace pom::cli {
@@ -28,8 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using generate::Engine, generate::Job, generate::Request;
-
-constexpr const char* kLatents = "latents";  // the tensor in a file of them
 
 enum class End { whole, stopped, unread };
 
@@ -76,13 +74,6 @@ void check_new_file(const std::string& path, const char* flag, bool replace) {
   if (fs::is_directory(file, ignored)) throw UsageError(detail::concat(flag, ": ", path, " is a folder"));
   if (fs::exists(file, ignored) && !replace)
     throw UsageError(detail::concat(flag, ": ", path, " already exists; use -y to overwrite"));
-}
-
-at::Tensor read_latents(const std::string& path) {
-  const generate::TensorFile file = generate::read_tensors(io::safetensors::Reader(path));
-  const auto found = file.tensors.find(kLatents);
-  check(found != file.tensors.end(), path, ": expected a tensor \"", kLatents, "\", got none");
-  return found->second;
 }
 
 Run prepare(const SampleOptions& options, Engine& engine) {
@@ -166,19 +157,21 @@ void write_latents(Run& run) {
       blocks.push_back(run.latents[i].second);
     batches.push_back(blocks.size() == 1 ? blocks.front() : at::cat(blocks, 2));
   }
-  generate::write_tensors(run.options.save_latents, {{kLatents, at::cat(batches).contiguous()}}, {});
+  save_latents(run.options.save_latents, at::cat(batches).contiguous());
 }
 
-// A bar on a terminal, lines elsewhere; made with the first evaluation.
+// A bar on a terminal, lines elsewhere. Made with the first evaluation, which tells how many there are; its
+// time counts from before that.
 class Bar {
  public:
-  explicit Bar(bool quiet) : quiet_(quiet) {}
+  explicit Bar(bool quiet) : quiet_(quiet), began_(steady_seconds()) {}
   void operator()(std::int64_t done, std::int64_t total) {
     if (quiet_) return;
     if (!progress_)
       progress_.emplace(
           "sampling", total, progress_sink(std::cerr),
-          ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation"});
+          ProgressOptions{
+              .terminal = is_terminal(2), .width = terminal_width(2), .unit = "evaluation", .began = began_});
     progress_->set(done);
   }
   void note(const std::string& text) {
@@ -192,6 +185,7 @@ class Bar {
 
  private:
   bool quiet_;
+  double began_;
   std::optional<Progress> progress_;
 };
 
@@ -285,7 +279,7 @@ void tell_end(const Run& run, const Sink& sink, End end) {
 
 int sample(SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected a model folder, got nothing");
-  options.model = model_folder(options.model, "--model").string();
+  options.model = as_usage([&] { return generate::model_folder(options.model, "--model"); }).string();
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
   Engine engine(options.model, options.device);
@@ -317,6 +311,10 @@ Action declare_sample(Flags& flags) {
   flags.letter("quiet", 'q');
   flags.repeated("prompt");
   flags.repeated("prompt_at");
+  flags.once("class", "write --class a,b");
+  flags.once("seed", "write --seed 3,14");
+  flags.once("negative_class", "expected one class");
+  flags.once("negative_prompt", "expected one text, for all prompts");
   flags.add(*options);
   return [options] { return sample(*options); };
 }

@@ -32,8 +32,7 @@ class Sink {
   std::int64_t items() const { return items_; }
 
  protected:
-  Sink(const SampleOptions& options, const generate::Job& job, generate::Engine& engine)
-      : options_(options), job_(job), engine_(engine) {}
+  Sink(const SampleOptions& options, const generate::Job& job, generate::Engine& engine);
 
   void written(const std::string& file, std::int64_t items);  // and says so
   void write_image(const std::string& file, const io::Image& image, const std::vector<io::TextEntry>& text);
@@ -46,6 +45,7 @@ class Sink {
   const SampleOptions& options_;
   const generate::Job& job_;
   generate::Engine& engine_;
+  const std::string noise_hash_;  // of the file of --init-latents
 
  private:
   std::vector<std::string> files_, previews_;

@@ -6,12 +6,12 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/model_names.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/terminal.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/folder.h"
+#include "pom/generate/model_names.h"
 #include "pom/io/atomic_file.h"
 
 namespace pom::cli {
@@ -20,8 +20,10 @@ void Watch::operator()(std::int64_t done, std::int64_t total, const std::string&
   if (signals_.asked().load(std::memory_order_relaxed)) throw generate::Stopped();
   if (quiet_) return;
   if (!progress_)
-    progress_.emplace(what_, total, progress_sink(std::cerr),
-                      ProgressOptions{.terminal = is_terminal(2), .width = terminal_width(2), .unit = unit_});
+    progress_.emplace(
+        what_, total, progress_sink(std::cerr),
+        ProgressOptions{
+            .terminal = is_terminal(2), .width = terminal_width(2), .unit = unit_, .began = began_});
   if (!note.empty()) progress_->note(note);
   progress_->set(done);
   if (done == total) progress_->finish();
@@ -91,7 +93,8 @@ void check_options(const EvalOptions& options) {
 }
 
 int evaluate(EvalOptions& options) {
-  if (!options.model.empty()) options.model = model_folder(options.model, "model").string();
+  if (!options.model.empty())
+    options.model = as_usage([&] { return generate::model_folder(options.model, "model"); }).string();
   check_options(options);
   set_threads(options.threads);
   return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);

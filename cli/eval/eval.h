@@ -196,6 +196,7 @@ class Watch {
   const StopSignals& signals_;
   const bool quiet_;
   const std::string what_, unit_;
+  const double began_ = steady_seconds();
   std::optional<Progress> progress_;
 };
 

@@ -86,7 +86,7 @@ Progress::Progress(std::string description, int64_t total, ProgressSink sink, Pr
       options_(with_clock(std::move(options))),
       exceptions_(std::uncaught_exceptions()),
       done_(options_.first),
-      began_(options_.seconds()),
+      began_(options_.began ? *options_.began : options_.seconds()),
       drawn_(began_),
       drawn_done_(done_),
       measured_(began_),

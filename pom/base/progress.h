@@ -6,6 +6,7 @@
 #include <functional>
 #include <iosfwd>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,7 @@ struct ProgressOptions {
   std::string unit = "step";  // what is counted, in the singular: "3.1 step/s"
   int64_t first = 0;          // how much was done before, by a run now resumed: counted, but not in the rate
   std::function<double()> seconds = {};  // a clock that never goes back; steady_seconds where empty
+  std::optional<double> began = {};      // when the job began, by that clock; now where empty
 };
 
 // Made at the start of a job and destroyed at its end. Where that comes early (an exception, a return), the

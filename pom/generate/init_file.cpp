@@ -1,6 +1,7 @@
 #include "pom/generate/init_file.h"
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/io/clip.h"
 #include "pom/io/picture.h"
 
@@ -25,6 +26,8 @@ io::Image plain(io::Image image, const fs::path& file) {
 }  // namespace
 
 InitShape init_shape(const fs::path& file) {
+  std::error_code ignored;
+  check(fs::exists(file, ignored), "sample: init: no such file: ", shown(file.string()));
   if (!is_clip(file)) {
     const io::Image image = plain(io::read_picture(file), file);
     return {image.width, image.height, 1};

@@ -32,16 +32,26 @@ struct Chunk {
   std::int64_t format = 1;
   Request request;
   ModelPart model;
-  std::string init, continued, version;
+  std::string init, continued, noise_file, noise, version;
+  std::int64_t noise_row = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
+    const bool given = !noise.empty();
     visit(Field{.name = "format", .help = "version of this chunk", .least = 1, .most = 1}, format);
     visit(Field{.name = "request", .help = "what made the image"}, request);
     visit(Field{.name = "model", .help = "with which weights"}, model);
     visit(Field{.name = "init_sha256", .help = "of what it began with", .saved = !init.empty()}, init);
     visit(Field{.name = "continue_sha256", .help = "of the state it continued", .saved = !continued.empty()},
           continued);
+    visit(Field{.name = "noise_file", .help = "whose latents were its noise", .saved = given}, noise_file);
+    visit(Field{.name = "noise_sha256", .help = "of that file", .saved = given}, noise);
+    visit(Field{.name = "noise_row",
+                .help = "which of its latents",
+                .least = 0,
+                .most = 1'000'000,
+                .saved = given},
+          noise_row);
     visit(Field{.name = "version", .help = "of libpom"}, version);
   }
 };
@@ -131,7 +141,10 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
               .model = {origin.model, origin.model_hash, origin.text_hash, origin.codec_hash},
               .init = origin.init_hash,
               .continued = origin.continue_hash,
-              .version = origin.version.empty() ? std::string(build_info().version) : origin.version};
+              .noise_file = own_name(origin.noise_file),
+              .noise = origin.noise_hash,
+              .version = origin.version.empty() ? std::string(build_info().version) : origin.version,
+              .noise_row = origin.noise_row};
   if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
   forget_folders(chunk.request);
   Origin complete = origin;
@@ -165,6 +178,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
   check_no_writing(chunk.request, where + ": request.");
   check_complete(chunk.request, where + ": request.");
   check_hash(chunk.model.sha256, where + ": model.sha256: ");
+  if (!chunk.noise.empty()) check_hash(chunk.noise, where + ": noise_sha256: ");
   return {.request = chunk.request,
           .model = chunk.model.name,
           .model_hash = chunk.model.sha256,
@@ -172,6 +186,9 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
           .codec_hash = chunk.model.vae,
           .init_hash = chunk.init,
           .continue_hash = chunk.continued,
+          .noise_file = chunk.noise_file,
+          .noise_hash = chunk.noise,
+          .noise_row = chunk.noise_row,
           .version = chunk.version};
 }
 

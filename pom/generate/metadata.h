@@ -22,7 +22,11 @@ struct Origin {
   std::string text_hash = {};     // the same of its text encoder, where it has one
   std::string codec_hash = {};    // and of its autoencoder
   std::string init_hash = {}, continue_hash = {};  // of the files that the request begins with
-  std::string version = {};                        // of libpom
+  // The file of latents that took the place of the seed's noise, its hash, and which of its rows; empty, and
+  // 0, where the seed made it.
+  std::string noise_file = {}, noise_hash = {};
+  std::int64_t noise_row = 0;
+  std::string version = {};  // of libpom
 };
 
 // The two texts of an image or clip made by `request`, which must be complete.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -14,8 +15,10 @@
 #include <torch/custom_class.h>
 
 #include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/metadata.h"
+#include "pom/generate/model_names.h"
 #include "pom/io/json_fields.h"
 
 namespace pom::generate {
@@ -182,6 +185,23 @@ class PythonRun : public torch::CustomClassHolder {
   std::thread worker_;
 };
 
+// Before anything is made, not when there is a state to write.
+void check_save_state(const std::filesystem::path& file) {
+  if (file.empty()) return;
+  std::error_code ignored;
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  check(std::filesystem::is_directory(folder, ignored),
+        "sample: save_state: no such folder: ", shown(folder.string()));
+  check(!std::filesystem::is_directory(file, ignored), "sample: save_state: expected a file, got the folder ",
+        shown(file.string()));
+}
+
+void check_init(const at::Tensor& init, const Job& job) {
+  if (!init.defined() || init.size(0) == 1) return;
+  check(init.size(0) == std::ssize(job.items), "sample: init: expected one for all, or one for each of ",
+        job.items.size(), job.clip ? " clips" : " images", ", got ", init.size(0));
+}
+
 void check_free(bool streaming) {
   check(!streaming,
         "sample: expected an engine that is free, got one with a stream that is open: close it, or open the "
@@ -191,7 +211,7 @@ void check_free(bool streaming) {
 class PythonEngine : public torch::CustomClassHolder {
  public:
   PythonEngine(const std::string& folder, const std::string& device)
-      : shared_(std::make_shared<Shared>(folder, device)) {}
+      : shared_(std::make_shared<Shared>(model_folder(folder, "Engine").string(), device)) {}
 
   std::string name() { return shared_->engine.name(); }
   std::string device() { return shared_->engine.device(); }
@@ -210,15 +230,15 @@ class PythonEngine : public torch::CustomClassHolder {
     ModelConfig copy = shared_->engine.config();
     return io::write_json(copy);
   }
-  std::string resolve(const std::string& request) {
-    return job_json(shared_->engine.resolve(request_from_json(request, "sample")));
+  std::string resolve(const std::string& request, std::optional<at::Tensor> init) {
+    return job_json(resolved(request, {.init = init.value_or(at::Tensor())}));
   }
   c10::intrusive_ptr<PythonRun> start(const std::string& request, std::int64_t batch,
                                       std::int64_t preview_every, bool latents, bool left_open,
                                       std::optional<at::Tensor> noise, std::optional<at::Tensor> init) {
     check_free(shared_->streaming);
     Inputs inputs{noise.value_or(at::Tensor()), init.value_or(at::Tensor())};
-    Job job = shared_->engine.resolve(request_from_json(request, "sample"), inputs);
+    Job job = resolved(request, inputs);
     if (left_open) {
       weights_hash();                                 // while the engine is free
       check_free(shared_->streaming.exchange(true));  // before its thread has its turn
@@ -228,6 +248,13 @@ class PythonEngine : public torch::CustomClassHolder {
   }
 
  private:
+  Job resolved(const std::string& request, const Inputs& inputs) {
+    Job job = shared_->engine.resolve(request_from_json(request, "sample"), inputs);
+    check_init(inputs.init, job);
+    check_save_state(job.save_state);
+    return job;
+  }
+
   std::shared_ptr<Shared> shared_;
 };
 

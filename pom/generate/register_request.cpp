@@ -1,5 +1,5 @@
-// torch.ops.pom.request_fields: what a request may say, for Python. A test compares it with the keywords that
-// python/libpom/engine.py declares.
+// torch.ops.pom.request_fields and sampler_names: what a request may say, for Python. A test compares it with
+// the keywords that python/libpom/engine.py declares.
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -58,6 +58,7 @@ c10::Dict<std::string, std::string> request_fields() {
 
 TORCH_LIBRARY_FRAGMENT(pom, m) {
   m.def("request_fields() -> Dict(str, str)", request_fields);
+  m.def("sampler_names() -> str[]", [] { return sampler_names(); });
 }
 
 }  // namespace pom::generate

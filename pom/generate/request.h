@@ -51,7 +51,8 @@ struct Request {
   void fields(Visit&& visit) {
     constexpr std::string_view what = "What to make", clips = "Clips", how = "How to sample";
     visit(Field{.name = "class",
-                .help = "names, numbers, lists a,b, ranges 0-9, all, or none (default: all)",
+                .help = "names, numbers, lists a,b, ranges 0-9, all, or none, which is without a class "
+                        "(default: all)",
                 .value = "NAME",
                 .group = what,
                 .needs = needs::classes},
@@ -65,7 +66,7 @@ struct Request {
           prompt);
     visit(Field{.name = "seed",
                 .help = "seed of the first item, one more for each that follows; negative: a random one; a "
-                        "list 3,14 or a range 0-9: those, for each class or prompt",
+                        "list 3,14 or a range 0-9: those, for each class or prompt (default: 0)",
                 .value = "N",
                 .group = what,
                 .one_or_more = true},
@@ -83,13 +84,15 @@ struct Request {
         Field{.name = "height", .help = "in pixels", .value = "N", .group = what, .least = 1, .most = 65536},
         height);
     visit(Field{.name = "init",
-                .help = "image or clip to begin with instead of noise; see --strength",
+                .help = "image or clip to begin with instead of noise, which also decides the size; see "
+                        "--strength",
                 .value = "FILE",
                 .group = what,
                 .saved = !init.empty()},
           init);
     visit(Field{.name = "strength",
-                .help = "how much of --init is made anew: 0 nothing, 1 everything (default: 0.6)",
+                .help = "how much of --init is made anew: 0 nothing, 1 everything; that part of the steps "
+                        "is taken, at least one (default: 0.6)",
                 .value = "X",
                 .group = what,
                 .least = 0,
@@ -130,27 +133,27 @@ struct Request {
                 .numeric = true},
           omega);
     visit(Field{.name = "cfg_from",
-                .help = "guidance from this time on (1 is noise, 0 the image)",
+                .help = "guidance only where the time is at least T: from 1, noise, it runs to 0, the image",
                 .value = "T",
                 .group = how,
                 .least = 0,
                 .most = 1},
           cfg_from);
     visit(Field{.name = "cfg_to",
-                .help = "guidance up to this time",
+                .help = "guidance only where the time is at most T",
                 .value = "T",
                 .group = how,
                 .least = 0,
                 .most = 1},
           cfg_to);
     visit(Field{.name = "negative_class",
-                .help = "class that guidance leads away from (default: none)",
+                .help = "class that guidance leads away from, where --cfg-scale is not 1 (default: none)",
                 .value = "NAME",
                 .group = how,
                 .needs = needs::classes},
           negative_class);
     visit(Field{.name = "negative_prompt",
-                .help = "text that guidance leads away from (default: no text)",
+                .help = "text that guidance leads away from, where --cfg-scale is not 1 (default: no text)",
                 .value = "TEXT",
                 .group = how,
                 .needs = needs::text},

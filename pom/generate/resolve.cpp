@@ -201,6 +201,15 @@ std::string size_remark(const Request& r, const ModelConfig& config) {
                              *r.height, " it may make noise, unless it was trained at that size too");
 }
 
+// Guidance that is off leads away from nothing.
+std::string negative_remark(const Request& r) {
+  const bool away =
+      (r.negative_class && *r.negative_class != "none") || (r.negative_prompt && !r.negative_prompt->empty());
+  if (!away || *r.cfg_scale != 1) return {};
+  return pom::detail::concat("cfg scale 1 is no guidance: the negative ",
+                             r.negative_class ? "class" : "prompt", " has no effect");
+}
+
 // What begins it decides its size and length where nothing else does, and must have them.
 void fill_from_init(Request& r, const InitShape& init, const ModelConfig& config) {
   r.width = r.width.value_or(init.width), r.height = r.height.value_or(init.height);
@@ -255,8 +264,8 @@ Job resolve(const Request& request, const ModelConfig& config, const ModelShape&
   r.prompt = job.keeps_text ? std::vector<std::string>() : request.prompt;
   if (config.network.video()) resolve_clip(job, r, config, shape);
   if (init) check_init_length(job, *init);
-  if (std::string remark = size_remark(job.first(), config); !remark.empty())
-    job.remarks.push_back(std::move(remark));
+  for (std::string remark : {size_remark(job.first(), config), negative_remark(job.first())})
+    if (!remark.empty()) job.remarks.push_back(std::move(remark));
   return job;
 }
 

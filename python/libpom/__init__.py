@@ -21,7 +21,7 @@ And the pictures of a model folder, where the compiled library is there:
 from . import codecs, models
 from ._version import __version__
 from .decoder import Decoder
-from .engine import Engine
+from .engine import Engine, samplers
 from .errors import Error
 from .functional import force, has_extension, mixer, mixer_layer, mixer_scan, mixer_select, mixer_summary
 from .masks import CausalMask, block_causal, causal
@@ -48,4 +48,5 @@ __all__ = [
     "mixer_select",
     "mixer_summary",
     "models",
+    "samplers",
 ]

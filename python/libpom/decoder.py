@@ -7,6 +7,7 @@ however long it is.
 import os
 from collections.abc import Sequence
 from operator import is_
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class Decoder:
         pom, like = self.blocks[0].pom, next(self.blocks[0].parameters())
         self.dim, self.dtype, self.device = pom.dim, like.dtype, like.device
         self.fused: bool | None = None  # whether the last step was one kernel
-        made = {
+        made: dict[str, Any] = {
             "dtype": torch.float64 if like.dtype == torch.float64 else torch.float32,
             "device": like.device,
         }
@@ -158,7 +159,7 @@ class Decoder:
         if capturing:
             raise Error("Decoder.step: run one step before capturing a graph, and after weights changed")
         biases, norms = tensors[matrices : 2 * matrices], tensors[2 * matrices :]
-        norms = norms[: len(norms) // 2], norms[len(norms) // 2 :]  # scales, shifts
+        halves = norms[: len(norms) // 2], norms[len(norms) // 2 :]  # scales, shifts
         if moved:
             exact = self._x.dtype
             self._biases = [None if b is None else b.detach().to(exact, copy=True) for b in biases]
@@ -168,7 +169,7 @@ class Decoder:
                 if ours is not None:
                     ours.copy_(theirs)
         rows = self._modulation.transpose(1, 2)  # (L, 2, B, 3, d)
-        scales, shifts = (torch.stack(part).view(-1, 2, 1, self.dim) for part in norms)
+        scales, shifts = (torch.stack(part).view(-1, 2, 1, self.dim) for part in halves)
         rows[:, :, :, 0] = scales.to(rows.dtype) - 1
         rows[:, :, :, 1] = shifts.to(rows.dtype)
         rows[:, :, :, 2] = 1
@@ -228,8 +229,10 @@ class Decoder:
         self.refresh()
 
 
-def _layers(block: Polymorpher) -> list[nn.Module]:
-    return [block.pom.ho_proj, block.pom.se_proj, block.pom.ag_proj, block.ffw[0], block.ffw[2]]
+def _layers(block: Polymorpher) -> list[nn.Linear]:
+    """What stands where a linear layer was; is_plain says whether it is one."""
+    first, second = cast(nn.Linear, block.ffw[0]), cast(nn.Linear, block.ffw[2])
+    return [block.pom.ho_proj, block.pom.se_proj, block.pom.ag_proj, first, second]
 
 
 def _kind(block: Polymorpher) -> tuple:

@@ -3,6 +3,7 @@ device, else reference.py. `force` chooses a path for tests and benchmarks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,14 +54,15 @@ def path() -> str:
     return ("auto", "fused", "composed")[chosen]
 
 
-def _call(name: str, lead: Tensor, *args: object) -> Tensor | tuple[Tensor, Tensor]:
+def _call(name: str, lead: Tensor, *args: object) -> Any:
     """The operator `name` by the library where it serves the device of `lead`, else in plain torch."""
     if not by_library(lead.device):
         return getattr(reference, name)(*args)
     op = getattr(torch.ops.pom, name).default
     if torch.compiler.is_compiling():
         return op(*args)
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func composes with plain torch only
+    inside = torch._C._functorch.peek_interpreter_stack()  # pyright: ignore[reportAttributeAccessIssue]
+    if inside is not None:  # torch.func composes with plain torch only
         return getattr(reference, name)(*args)
     try:
         return op(*args)

@@ -4,6 +4,7 @@ B batch, m queries, n context tokens, d = dim, k = order, e = order_expand, kD =
 """
 
 import difflib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,12 +87,12 @@ class PoM(nn.Module):
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order}, order_expand={self.order_expand}"
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any, **named: Any) -> None:
         for name in _THEIR_WEIGHTS:
             if prefix + name in state_dict:
                 ours = "expected ho_proj, se_proj and ag_proj"
                 raise Error(f"PoM: {prefix}{name}: {ours}, got {name}: {_OTHER_OPERATOR}")
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **named)
 
     def _plain(self) -> bool:
         return is_plain(self.ho_proj) and is_plain(self.se_proj) and is_plain(self.ag_proj)
@@ -198,8 +199,8 @@ class PoM(nn.Module):
         self._check_tokens("step_causal", "x", x)
         state = self.init_state(x.shape[0]) if state is None else state
         self._check_state("step_causal", x, state)
-        if state.ring_sum is not None:
-            return self._step_causal_windowed(x, state)
+        if (ring := state.ring()) is not None:
+            return self._step_causal_windowed(x, *ring)
         if self._plain():
             y, total = functional.mixer_scan(
                 x, self.ho_proj.weight, self.ho_proj.bias, self.se_proj.weight, self.se_proj.bias,
@@ -210,21 +211,21 @@ class PoM(nn.Module):
             y = self.ag_proj(y)
         return y, MixerState(total, state.count + x.shape[1])
 
-    def _step_causal_windowed(self, x: Tensor, state: MixerState) -> tuple[Tensor, MixerState]:
-        window, n = state.ring_sum.shape[1], x.shape[1]
+    def _step_causal_windowed(
+        self, x: Tensor, ring_sum: Tensor, ring_count: Tensor, filled: Tensor
+    ) -> tuple[Tensor, MixerState]:
+        window, n = ring_sum.shape[1], x.shape[1]
         p = reference.polynomial(self.ho_proj(x), self.order)  # (B, n, kD)
         ring = torch.cat(
-            [state.ring_sum, p], dim=1
+            [ring_sum, p], dim=1
         )  # (B, W + n, kD): the blocks there were, then each token as one
-        ring_count = torch.cat([state.ring_count, torch.ones_like(p[..., 0], dtype=torch.int64)], dim=1)
+        ring_count = torch.cat([ring_count, torch.ones_like(p[..., 0], dtype=torch.int64)], dim=1)
         before = torch.cat([ring_count.new_zeros(ring_count.shape[0], 1), ring_count.cumsum(1)], dim=1)
         seen = (before[:, window:] - before[:, :-window])[:, 1:]  # (B, n); integers subtract exactly
         H = reference.mean(reference.sliding_sum(ring, window)[:, window:], seen)
         y = self.ag_proj(reference.gate(self.se_proj(x), H))
         ring, ring_count = ring[:, n:].contiguous(), ring_count[:, n:].contiguous()
-        return y, MixerState(
-            ring.sum(1), ring_count.sum(1), ring, ring_count, (state.filled + n).clamp(max=window)
-        )
+        return y, MixerState(ring.sum(1), ring_count.sum(1), ring, ring_count, (filled + n).clamp(max=window))
 
 
 class Polymorpher(nn.Module):
@@ -242,7 +243,7 @@ class Polymorpher(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm1 = nn.LayerNorm(dim, **made)
         self.pom = PoM(dim, order, order_expand, bias, **made)
         self.norm2 = nn.LayerNorm(dim, **made)

@@ -164,6 +164,7 @@ def mixer(
     with torch.autocast(ho.device.type, enabled=False):
         p = polynomial(ho, order)
         if packed:
+            assert cu_q is not None and cu_k is not None  # as checks.packing says
             H = _packed_mean(p, se.shape[0], cu_q, cu_k, block, window)
         elif block > 0:
             H = _causal_mean(p, block, window)
@@ -176,7 +177,9 @@ def mixer(
 
 def _check_projections(op: str, width: int, ho: tuple | None, se: tuple | None, ag: tuple | None) -> int:
     """Weights and biases of the projections at hand; returns kD."""
-    features = (ho or se)[0].shape[0]
+    first = ho or se
+    assert first is not None  # every operator has one of them
+    features = first[0].shape[0]
     for name, projection in (("ho", ho), ("se", se)):
         if projection is not None:
             checks.has_shape(op, f"{name}_weight", projection[0], (features, width), "features and width")
@@ -210,9 +213,9 @@ def mixer_layer(
     op = "mixer_layer"
     packed = checks.packing(op, xq, xc, ("xq", "xc"), cu_q, cu_k, block)
     checks.pair(op, xq, xc, ("xq", "xc"), packed)
-    weights = {"ho_weight": ho_weight, "ho_bias": ho_bias, "se_weight": se_weight}
+    weights: dict[str, Tensor | None] = {"ho_weight": ho_weight, "ho_bias": ho_bias, "se_weight": se_weight}
     weights |= {"se_bias": se_bias, "ag_weight": ag_weight, "ag_bias": ag_bias}
-    checks.floats(op, {"xq": xq, "xc": xc} | weights)
+    checks.floats(op, {"xq": xq, "xc": xc, **weights})
     features = _check_projections(
         op, xq.shape[-1], (ho_weight, ho_bias), (se_weight, se_bias), (ag_weight, ag_bias)
     )
@@ -259,7 +262,7 @@ def mixer_select(
     features = _check_projections(op, xq.shape[-1], None, (se_weight, se_bias), (ag_weight, ag_bias))
     checks.has_shape(op, "H", H, (xq.shape[0], features), "batch and features")
     if H.dtype != accumulator(xq.dtype):
-        checks.fail(f"{op}: H", accumulator(xq.dtype), H.dtype)
+        checks.fail(f"{op}: H", str(accumulator(xq.dtype)), H.dtype)
     return F.linear(gate(F.linear(xq, se_weight, se_bias), H.unsqueeze(1)), ag_weight, ag_bias)
 
 
@@ -279,9 +282,9 @@ def mixer_scan(
     sum."""
     op = "mixer_scan"
     checks.pair(op, x, x, ("x", "x"), packed=False)
-    weights = {"ho_weight": ho_weight, "ho_bias": ho_bias, "se_weight": se_weight}
+    weights: dict[str, Tensor | None] = {"ho_weight": ho_weight, "ho_bias": ho_bias, "se_weight": se_weight}
     weights |= {"se_bias": se_bias, "ag_weight": ag_weight, "ag_bias": ag_bias}
-    checks.floats(op, {"x": x} | weights)
+    checks.floats(op, {"x": x, **weights})
     features = _check_projections(
         op, x.shape[-1], (ho_weight, ho_bias), (se_weight, se_bias), (ag_weight, ag_bias)
     )

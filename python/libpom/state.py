@@ -4,7 +4,8 @@ B batch, W window in blocks, kD features. Values only: every step returns a new 
 as it was, so keeping a state is forking it.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -52,15 +53,23 @@ class MixerState:
     def window(self) -> int | None:
         return None if self.ring_sum is None else self.ring_sum.shape[1]
 
+    def ring(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """ring_sum, ring_count and filled of a state with a window: all of them, or none."""
+        if self.ring_sum is None or self.ring_count is None or self.filled is None:
+            return None
+        return self.ring_sum, self.ring_count, self.filled
+
     def push(self, total: Tensor, count: Tensor | int) -> "MixerState":
         """The state after one more block of `count` (B) tokens whose running products sum to `total` (B,
         kD)."""
-        if self.ring_sum is None:
+        ours = self.ring()
+        if ours is None:
             return MixerState(self.sum + total, self.count + count)
+        ring_sum, ring_count, filled = ours
         count = torch.zeros_like(self.count) + count
-        ring = torch.cat([self.ring_sum[:, 1:], total.unsqueeze(1)], dim=1)
-        ring_count = torch.cat([self.ring_count[:, 1:], count.unsqueeze(1)], dim=1)
-        filled = (self.filled + 1).clamp(max=ring.shape[1])
+        ring = torch.cat([ring_sum[:, 1:], total.unsqueeze(1)], dim=1)
+        ring_count = torch.cat([ring_count[:, 1:], count.unsqueeze(1)], dim=1)
+        filled = (filled + 1).clamp(max=ring.shape[1])
         return MixerState(ring.sum(1), ring_count.sum(1), ring, ring_count, filled)
 
     def merge(self, other: "MixerState") -> "MixerState":
@@ -70,24 +79,26 @@ class MixerState:
         if self.window != other.window or self.sum.shape != other.sum.shape:
             fail("merge: other", f"a state of shape {tuple(self.sum.shape)} and window {self.window}",
                  f"{tuple(other.sum.shape)} and window {other.window}")  # fmt: skip
-        if self.ring_sum is None:
+        ours, theirs = self.ring(), other.ring()
+        if ours is None or theirs is None:
             return MixerState(self.sum + other.sum, self.count + other.count)
         # Slot s of the result is slot s + f of the two rings laid end to end, less other's W - f empty slots.
-        window = self.ring_sum.shape[1]
-        fresh = other.filled.unsqueeze(1)
-        slot = torch.arange(window, device=self.ring_sum.device)
+        window = ours[0].shape[1]
+        fresh = theirs[2].unsqueeze(1)
+        slot = torch.arange(window, device=ours[0].device)
         slot = torch.where(slot >= window - fresh, slot + window, slot + fresh)
-        ring_count = torch.cat([self.ring_count, other.ring_count], 1).gather(1, slot)
-        wide = slot.unsqueeze(-1).expand(-1, -1, self.ring_sum.shape[2])
-        ring = torch.cat([self.ring_sum, other.ring_sum], 1).gather(1, wide)
-        filled = (self.filled + other.filled).clamp(max=window)
+        ring_count = torch.cat([ours[1], theirs[1]], 1).gather(1, slot)
+        wide = slot.unsqueeze(-1).expand(-1, -1, ours[0].shape[2])
+        ring = torch.cat([ours[0], theirs[0]], 1).gather(1, wide)
+        filled = (ours[2] + theirs[2]).clamp(max=window)
         return MixerState(ring.sum(1), ring_count.sum(1), ring, ring_count, filled)
 
     # --- copies, devices, files ---
 
-    def _map(self, function) -> "MixerState":
-        tensors = (getattr(self, field.name) for field in fields(self))
-        return MixerState(*(None if tensor is None else function(tensor) for tensor in tensors))
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "MixerState":
+        ring = self.ring()
+        kept = () if ring is None else tuple(map(function, ring))
+        return MixerState(function(self.sum), function(self.count), *kept)
 
     def clone(self) -> "MixerState":
         """A copy that shares no memory; steps never write in place, so a fork does not need one."""
@@ -110,11 +121,13 @@ class MixerState:
     def state_dict(self) -> dict[str, Tensor]:
         """Plain tensors for torch.save or safetensors, under the names of the C++ library: `sums` (B, r, kD)
         and `counts` (B, r) of the r blocks kept (one row without a window), and `window` (0 for none)."""
-        if self.ring_sum is None:
+        ring = self.ring()
+        if ring is None:
             sums, counts = self.sum.unsqueeze(1), self.count.unsqueeze(1)
         else:
-            kept = int(self.filled.max()) if self.filled.numel() else 0
-            sums, counts = self.ring_sum[:, self.window - kept :], self.ring_count[:, self.window - kept :]
+            sums, counts, filled = ring
+            first = sums.shape[1] - (int(filled.max()) if filled.numel() else 0)
+            sums, counts = sums[:, first:], counts[:, first:]
         window = torch.tensor(self.window or 0)
         return {"sums": sums.contiguous(), "counts": counts.contiguous(), "window": window}
 
@@ -122,8 +135,8 @@ class MixerState:
     def from_state_dict(tensors: dict[str, Tensor]) -> "MixerState":
         """The state that state_dict, here or in C++, was made of."""
         if not isinstance(tensors, dict) or set(tensors) != {"sums", "counts", "window"}:
-            got = sorted(tensors) if isinstance(tensors, dict) else type(tensors).__name__
-            fail("from_state_dict: tensors", "a dict of sums, counts and window", got)
+            names = sorted(tensors) if isinstance(tensors, dict) else type(tensors).__name__
+            fail("from_state_dict: tensors", "a dict of sums, counts and window", names)
         sums, counts, window = tensors["sums"], tensors["counts"], int(tensors["window"])
         kept = sums.shape[1] if sums.dim() == 3 else -1
         if not (kept == 1 if window == 0 else 0 <= kept <= window):

@@ -168,6 +168,7 @@ class TestHelp:
         assert max(map(len, result.stdout.splitlines())) <= 80
         usage, examples = result.stdout.index("\nUsage\n"), result.stdout.index("\nExamples\n")
         assert usage < examples and f"  pom {command}" in result.stdout[examples:]
+        assert "\n\n\n" not in result.stdout  # a group without a name
         assert "\x1b" not in result.stdout
 
     def test_every_field_of_a_request_is_a_flag_in_a_group(self, tmp_path):
@@ -187,7 +188,7 @@ class TestHelp:
             assert re.search(rf"^ +--{flag} [A-Zx]+", text, re.M), flag
         groups = re.findall(r"^\n(\w[\w ]+)\n(?=  )", text, re.M)
         assert groups[:6] == ["Usage", "Model", "What to make", "How to sample", "Clips", "Where it goes"]
-        assert "1 to 10000" in text and "dpm++2m" in text
+        assert "1 to 10000" in text and "dpm++2m" in text and "--clip" not in text
 
     def test_version(self, tmp_path):
         result = pom("--version", cwd=tmp_path)
@@ -221,6 +222,37 @@ class TestUsage:
         is_usage_error(
             sample("--setps", 3), "unknown flag --setps", "did you mean --steps?", "pom sample --help"
         )
+
+    @pytest.mark.parametrize(
+        ("flag", "answer"),
+        [
+            ("--guidance-scale", "use --cfg-scale"),
+            ("--guidance_scale", "use --cfg-scale"),
+            ("--num-inference-steps=20", "use --steps"),
+            ("--scheduler", "use --sampler"),
+            ("--num-images-per-prompt", "use --count"),
+            ("--batch-size", "use --count for how many are made, --batch for how many at a time"),
+        ],
+    )
+    def test_flags_of_others(self, sample, flag, answer, tmp_path):
+        is_usage_error(sample(flag, 3), f"unknown flag {flag.split('=')[0]}: {answer}\n")
+        leaves_nothing(tmp_path)
+
+    def test_flags_of_others_where_they_mean_nothing(self, tmp_path):
+        result = pom("doctor", "--guidance-scale", 3, cwd=tmp_path)
+        is_usage_error(result, "unknown flag --guidance-scale")
+        assert "--cfg-scale" not in result.stderr
+
+    def test_given_twice(self, sample, tmp_path):
+        """Where one may think that it adds up; of the others the last one counts."""
+        result = sample("--class", "star", "--class", "circle", "-o", "a.png")
+        is_usage_error(result, "--class: given twice; write --class a,b")
+        is_usage_error(sample("--seed", 1, "--seed", 2), "--seed: given twice; write --seed 3,14")
+        result = sample("--negative-prompt", "a", "--negative-prompt", "b")
+        is_usage_error(result, "--negative-prompt: given twice; expected one text")
+        leaves_nothing(tmp_path)
+        assert sample("--class", "star", "--steps", 9, "--steps", 1, "-o", "a.png").returncode == 0
+        assert json.loads(png_text(tmp_path / "a.png")["pom"])["request"]["steps"] == 1
 
     def test_flag_before_the_command(self, tmp_path):
         is_usage_error(pom("--seed", 3, cwd=tmp_path), "--seed")
@@ -405,6 +437,12 @@ class TestSample:
         assert result.returncode == 1 and "does not fit: " in result.stdout
         assert "--" in result.stdout.split("does not fit: ")[1]
         leaves_nothing(tmp_path)
+
+    def test_progress_counts_from_the_start(self, sample):
+        """With one evaluation too: not from when it was done."""
+        said = sample("--class", "star", "--sampler", "euler", "--steps", 1, "-o", "a.png").stderr
+        (rate,) = re.findall(r"^sampling: 1/1 in [\d.]+ s, ([\d.]+) evaluation/s$", said, re.M)
+        assert float(rate) < 20_000
 
 
 class TestOutput:
@@ -828,6 +866,7 @@ class TestDoctor:
             "disk",
         ):
             assert re.search(rf"^(ok|note) +{subject}: ", result.stdout, re.M), subject
+        assert "terminal: stderr is not a terminal: " in result.stdout
 
     def test_model(self, model, tmp_path):
         result = pom("doctor", model, "--json", cwd=tmp_path)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from test_cli import (  # noqa: F401
     _program_is_there,
+    change_settings,
     is_failure,
     is_usage_error,
     model,
@@ -29,6 +30,11 @@ Image = referee("PIL.Image")
 def draw(model, tmp_path):  # noqa: F811
     """`pom sample --model tiny ...` of images."""
     return lambda *arguments: pom("sample", "--model", model, "-y", *arguments, cwd=tmp_path)
+
+
+@pytest.fixture
+def again(model, tmp_path):  # noqa: F811
+    return lambda *arguments: pom("reproduce", *arguments, "--model", model, cwd=tmp_path)
 
 
 def random_image(path, width, height, mode="RGB", seed=0):
@@ -113,7 +119,7 @@ class TestImages:
         is_usage_error(draw(*star, "--init", "in.png", "--strength", 1.5), "--strength: expected 0 to 1")
         is_failure(draw(*star, "--init", "clear.png"), "clear.png: expected an image of 8 bits, grey or RGB")
         is_failure(draw(*star, "--init", "text.png"), "text.png")
-        is_failure(draw(*star, "--init", "gone.png"), "gone.png")
+        is_failure(draw(*star, "--init", "gone.png"), "pom sample: init: no such file: gone.png")
         assert names_in(tmp_path) == before
 
     def test_a_clip_where_an_image_belongs(self, draw, sample, tmp_path):  # noqa: F811
@@ -199,6 +205,15 @@ class TestAway:
         is_usage_error(draw(*flags, "--negative-class", "stra"), '"stra"', '"star"')
         is_usage_error(draw(*flags, "--negative-prompt", "a"), "expected a model that reads text")
 
+    def test_without_guidance(self, draw, sample, tmp_path):  # noqa: F811
+        """A remark, as it would do nothing in silence."""
+        flags = ["--class", "star", "--cfg-scale", 1]
+        result = made(draw(*flags, "--negative-class", "circle", "-o", "a.png"))
+        assert "cfg scale 1 is no guidance: the negative class has no effect\n" in result.stderr
+        assert "no effect" not in made(draw(*flags, "--negative-class", "none", "-o", "b.png")).stderr
+        result = made(sample("--prompt", "a", "--cfg-scale", 1, "--negative-prompt", "b", "-o", "a.gif"))
+        assert "the negative prompt has no effect\n" in result.stderr
+
     def test_of_its_own_class_is_no_guidance(self, draw, tmp_path):
         """Away from what it leads to, at any scale."""
         made(draw("--class", "star", "--cfg-scale", 1, "-o", "plain.png"))
@@ -272,6 +287,44 @@ class TestLatents:
         made(sample(*flags, "-o", "whole/"))
         made(sample(*flags, "--seed", 5, "--stream", "-o", "stream/"))
         near(frames_of(tmp_path / "whole"), frames_of(tmp_path / "stream"))
+
+    @pytest.fixture
+    def noise(self, tmp_path):
+        generator = np.random.default_rng(3)
+        images = generator.standard_normal((2, 3, 16, 16), dtype=np.float32)
+        clips_ = generator.standard_normal((2, 3, 6, 16, 32), dtype=np.float32)
+        save_arrays({"latents": images}, tmp_path / "images")
+        save_arrays({"latents": clips_}, tmp_path / "clips")
+        return tmp_path
+
+    def test_is_made_again(self, draw, again, noise):
+        """Each item with its own row, and all of them on a sheet."""
+        flags = ["--class", "star", "--init-latents", "images", "--count", 2]
+        made(draw(*flags, "-o", "%d.png"))
+        made(draw(*flags, "--grid", "-o", "sheet.png"))
+        for i in range(2):
+            own = json.loads(png_text(noise / f"{i}.png")["pom"])
+            assert (own["noise_file"], own["noise_row"]) == ("images", i) and len(own["noise_sha256"]) == 64
+        for name in ("0.png", "1.png", "sheet.png"):
+            result = again(name, "-o", "again.png", "-y")
+            assert result.stdout == "the pixels agree\n", result.stderr
+            assert (noise / "again.png").read_bytes() == (noise / name).read_bytes()
+        (noise / "images").rename(noise / "moved")
+        result = again("1.png")
+        is_failure(result, 'it began with "images", which is not in .', "--init-latents FILE")
+        assert again("1.png", "--init-latents", "moved").stdout == "the pixels agree\n"
+        is_failure(again("1.png", "--init-latents", "clips"), "expected the file that it began with")
+        change_settings(noise / "1.png", lambda own: own.update(noise_row=2))
+        result = again("1.png", "--init-latents", "moved")
+        is_failure(result, "moved: expected latents of more than 2 items, got 2")
+
+    def test_clips_are_made_again(self, sample, clips, noise):  # noqa: F811
+        flags = ["--prompt", "a star", "--count", 2, "--frames", 6, "--init-latents", "clips"]
+        made(sample(*flags, "-o", "%d.y4m"))
+        made(sample(*flags, "--stream", "-o", "s%d.y4m"))
+        for name in ("0.y4m", "1.y4m", "s1.y4m"):
+            result = pom("reproduce", name, "--model", clips["causal"], cwd=noise)
+            assert result.stdout == "the pixels of all 6 frames agree\n", result.stderr
 
     def test_noise_of_other_types(self, draw, tmp_path):
         """The values count, in whatever precision they are stored."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import typing
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 import libpom
-from libpom.engine import RequestFields
+from libpom.request import RequestFields
 from reference_dipom import ReferenceDiPoM
 
 NETWORK = {"dim": 32, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
@@ -117,14 +118,74 @@ def test_sizes_and_dtypes(engine):
     ):
         (request,) = engine.resolve(class_="star", size=size)
         assert (request["width"], request["height"]) == want
-    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float32, "fp32"), ("fp64", "fp64")):
+    for dtype, name in (
+        (torch.bfloat16, "bf16"),
+        (torch.float32, "fp32"),
+        ("fp64", "fp64"),
+        ("bfloat16", "bf16"),
+        ("float32", "fp32"),
+        ("float16", "fp16"),
+        ("float64", "fp64"),
+    ):
         assert engine.resolve(class_="star", dtype=dtype)[0]["dtype"] == name
+
+
+def test_numbers_of_others(engine):
+    """numpy's and torch's scalars and lists are numbers."""
+    (request,) = engine.resolve(
+        class_=numpy.int64(1),
+        seed=torch.tensor(7),
+        steps=numpy.int32(4),
+        cfg_scale=numpy.float32(1.5),
+        size=(numpy.int64(12), 8),
+        strength=None,
+    )
+    assert request["class"] == "star" and request["seed"] == 7 and request["steps"] == 4
+    assert request["cfg_scale"] == 1.5 and (request["width"], request["height"]) == (12, 8)
+    for seeds in (numpy.arange(3), torch.arange(3), [numpy.int64(0), torch.tensor(1), 2], range(3)):
+        assert [r["seed"] for r in engine.resolve(class_="star", seed=seeds)] == [0, 1, 2]
+    assert [r["class"] for r in engine.resolve(class_=numpy.array([1, 0]))] == ["star", "circle"]
+
+
+def test_what_an_engine_is(engine):
+    assert repr(engine) == "<libpom.Engine 'tiny': images of 16x16, 3 classes, on cpu>"
+    assert engine.classes == ["circle", "star", "otter, sea"]
+    assert libpom.samplers() == ["ddim", "ddpm", "dpm++2m", "euler", "heun"]
+    for sampler in libpom.samplers():
+        assert engine.resolve(class_="star", sampler=sampler)[0]["sampler"] == sampler
+
+
+def test_models_by_name(engine, folder, monkeypatch, tmp_path):
+    """As --model of the program has them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POM_MODELS", str(folder.parent))
+    assert libpom.Engine("tiny").name == "tiny"
+    with pytest.raises(
+        libpom.Error, match=r'^Engine: expected a model folder .*"tinny"; .*\(tiny\).* did you mean tiny\?$'
+    ):
+        libpom.Engine("tinny")
+
+
+def test_remarks_are_warnings(engine):
+    with pytest.warns(
+        UserWarning, match="the model's own size is 16x16: at 12x12 it may make noise"
+    ) as caught:
+        engine.sample(class_="star", size=12, steps=1)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="cfg scale 1 is no guidance: the negative class has no effect"):
+        engine.sample(class_="star", negative_class="circle", cfg_scale=1, steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.sample(class_="star", steps=1)
 
 
 def test_numpy(engine):
     pictures, requests = engine.sample(class_="star", seed=7, steps=2, output="numpy")
     assert type(pictures).__name__ == "ndarray" and pictures.shape == (1, 16, 16, 3)
     assert torch.equal(torch.from_numpy(pictures), engine.sample(**requests[0], output="torch")[0])
+    for theirs, ours in (("np", "numpy"), ("pt", "torch"), ("latent", "latents")):  # diffusers' words
+        a, b = (engine.sample(**requests[0], output=output)[0] for output in (theirs, ours))
+        assert type(a) is type(b) and (a == b).all()
 
 
 @pytest.mark.parametrize(
@@ -141,19 +202,50 @@ def test_numpy(engine):
         ("latents", "use noise"),
         ("callback_on_step_end", "use on_step"),
         ("class_labels", "use class_"),
+        ("class_label", "use class_"),
         ("output_type", 'use output="numpy"'),
+        ("scheduler", "use sampler"),
+        ("callback", "use on_step"),
+        ("torch_dtype", "use dtype"),
+        ("batch_size", "use count"),
+        ("timesteps", "use steps, and shift"),
+        ("sigmas", "use steps, and shift"),
+        ("prompt_embeds", "use prompt"),
+        ("guidance_rescale", "cfg_from and cfg_to"),
+        ("return_dict", "the images and their requests"),
+        ("clip", "use clamp"),
     ],
 )
 def test_the_names_of_diffusers(engine, name, hint):
-    for call in (engine.sample, engine.resolve):
-        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no keyword '{name}': .*{hint}"):
-            call(class_="star", **{name: 1})
+    """Whatever is given with them: the name is wrong first."""
+    for value in (1, torch.float16, print, torch.zeros(3)):
+        for call in (engine.sample, engine.resolve, engine.stream):
+            with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) has no keyword '{name}': .*{hint}"):
+                call(class_="star", **{name: value})
+
+
+def test_names_that_are_none(engine):
+    with pytest.raises(TypeError, match=r"^sample\(\) has no keyword 'stpes'; did you mean 'steps'\?$"):
+        engine.sample(stpes=3)
+    with pytest.raises(TypeError, match=r"^sample\(\) has no keyword 'on_stop'; did you mean 'on_step'\?$"):
+        engine.sample(on_stop=print)
+    with pytest.raises(TypeError, match=r"^resolve\(\) has no keyword 'wrong'$"):
+        engine.resolve(wrong=object())
+    with pytest.raises(TypeError, match=r"^resolve\(\) has no keyword 'batch': it is one of sample\(\)$"):
+        engine.resolve(batch=2)
+
+
+def test_errors_name_what_was_called(engine, folder):
+    for call in (engine.sample, engine.resolve, engine.stream):
+        with pytest.raises(libpom.Error, match=rf"^{call.__name__}: steps: expected 1 to 10000, got 0"):
+            call(steps=0)
+    with pytest.raises(libpom.Error, match=r"^Engine: device: expected cpu, cuda"):
+        libpom.Engine(folder, device="gpu")
 
 
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ({"stpes": 3}, ["stpes", "unknown field", '"steps"']),
         ({"steps": 0}, ["steps: expected 1 to 10000, got 0"]),
         ({"steps": "many"}, ["steps: expected an integer", "many"]),
         ({"steps": 3.0}, ["steps: expected an integer, got 3.0"]),
@@ -164,19 +256,24 @@ def test_the_names_of_diffusers(engine, name, hint):
         ({"width": 15}, ["size", "divisible by 2", "14x16 or 16x16"]),
         ({"cfg_scale": float("nan")}, ["cfg_scale", "finite"]),
         ({"cfg_scale": 2, "omega": 1}, ["either cfg_scale or omega"]),
-        ({"seed": torch.zeros(1)}, ["sample", "Tensor"]),
+        ({"seed": torch.zeros(1)}, ["seed: expected an integer", "0.0"]),
+        ({"seed": torch.zeros(1, 1)}, ["seed", "Tensor of shape (1, 1)"]),
+        ({"steps": print}, ["steps: expected a number", "builtin_function"]),
+        ({"class_": {"star"}}, ["class: expected a number, a string or a list of them, got set"]),
         ({"steps": "é" * 80}, ["steps: expected an integer", "é…"]),
         ({"batch": -1}, ["batch", "-1"]),
-        ({"clip": 1.0}, ["clip: expected its new name, clamp"]),
-        ({"output": "pil"}, ["output", '"torch", "numpy" or "latents"', "'pil'"]),
+        ({"output": "pil"}, ["output", '"torch", "numpy" or "latents"', "'pil'", "PIL.Image.fromarray"]),
+        ({"output": "pili"}, ["output", "'pili'"]),
+        ({"noise": [0.0]}, ["noise: expected a tensor, got list"]),
+        ({"noise": "seed"}, ["noise: expected a tensor, got str"]),
         ({"size": "64 by 64"}, ["size", "64x48", "'64 by 64'"]),
         ({"size": (64, 64, 3)}, ["size", "(64, 48)", "(64, 64, 3)"]),
         ({"size": True}, ["size", "True"]),
         ({"size": ("a", 4)}, ["width", "an integer"]),
         ({"size": 64, "width": 64}, ["size", "either size, or width and height", "both"]),
         ({"dtype": torch.int8}, ["dtype", "torch.bfloat16", "torch.int8"]),
-        ({"dtype": "bfloat16"}, ["dtype", "bf16", "bfloat16"]),
-        ({"steps": torch.float32}, ["steps", "torch.float32"]),
+        ({"dtype": "bfloat"}, ["dtype", "bf16", "bfloat"]),
+        ({"steps": torch.float32}, ["steps: expected a number", "dtype"]),
     ],
 )
 def test_mistakes(engine, request_, words):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from test_cli import _program_is_there, model, pom  # noqa: F401
 from test_cli_init import random_image
 from test_cli_items import pixels
 from test_cli_video import clips, frames_of, made, near  # noqa: F401
+from tools import referee
+
+Image = referee("PIL.Image")
 
 BLOCK, STEPS = 2, 3  # of the models of test_cli_video.py
 ENDLESS = {"prompt": "a star", "frames": math.inf}
@@ -135,11 +139,22 @@ class TestSample:
         c, _ = images.sample(class_="star", noise=one)
         d, _ = images.sample(class_="star", noise=one, seed=4)
         assert torch.equal(c, d)
+        assert torch.equal(images.sample(class_="star", noise=one.numpy())[0], c)  # numpy's is as good
         for wrong in (noise, noise[:1, :, :2], noise[:1].int(), one):
             with pytest.raises(
                 libpom.Error, match=r"^sample: noise: expected floating point of shape \[1, 3, 4"
             ):
                 engine.sample(prompt="a", frames=4, noise=wrong)
+
+    def test_its_request_has_the_noise(self, engine, images):
+        """What was made with noise of one's own is made again from its request."""
+        for made_, requests, make in (
+            (*images.sample(class_="all", noise=torch.randn(3, 3, 16, 16)), images),
+            (*engine.sample(prompt="a", count=2, frames=4, noise=torch.randn(2, 3, 4, 16, 32)), engine),
+        ):
+            for one, request in zip(made_, requests, strict=True):
+                again, (same,) = make.sample(**request)
+                assert torch.equal(again[0], one) and same.keys() == request.keys()
 
     def test_noise_of_a_stranger(self, engine):
         """That of a view, of another memory order, is the same noise; it is not written to."""
@@ -154,32 +169,42 @@ class TestOnStep:
     def test_every_step(self, engine, images):
         seen = []
         request = {"prompt": "a star", "frames": 4}
-        clip, _ = engine.sample(**request, on_step=lambda step, frames: seen.append((step, frames)))
+        clip, _ = engine.sample(**request, on_step=lambda step, item, frames: seen.append((step, frames)))
         assert [step for step, _ in seen] == [1, 2, 3]
         assert all(frames.shape == (4, 16, 32, 3) and frames.dtype == torch.uint8 for _, frames in seen)
         near(seen[-1][1].numpy(), clip[0].numpy())  # the last step expects what there is
         assert torch.equal(clip, engine.sample(**request)[0])
         seen.clear()
         image, _ = images.sample(
-            class_="star", steps=10, on_step=lambda step, frames: seen.append((step, frames))
+            class_="star", steps=10, on_step=lambda step, item, image: seen.append((step, image))
         )
-        assert [step for step, _ in seen] == list(range(1, 11)) and seen[0][1].shape == (1, 16, 16, 3)
-        near(seen[-1][1].numpy(), image.numpy())
+        assert [step for step, _ in seen] == list(range(1, 11)) and seen[0][1].shape == (16, 16, 3)
+        near(seen[-1][1].numpy(), image[0].numpy())
 
     def test_of_every_item(self, engine):
-        steps = []
-        engine.sample(prompt=["a", "a star"], frames=2, on_step=lambda step, _: steps.append(step))
-        assert sorted(steps) == sorted([1, 2, 3] * 2)
+        """Whichever batch it is made in."""
+        for batch in (1, 2):
+            last = {}
+            seen = []
+
+            def on_step(step, item, frames, seen=seen, last=last):
+                seen.append((step, item))
+                last[item] = frames
+
+            clips_, _ = engine.sample(prompt=["a", "a star"], frames=2, batch=batch, on_step=on_step)
+            assert sorted(seen) == [(step, item) for step in (1, 2, 3) for item in (0, 1)]
+            for item, frames in last.items():
+                near(frames.numpy(), clips_[item].numpy())
 
     def test_of_streams(self, engine):
         """Steps count over the blocks."""
         steps = []
         request = {"prompt": "a", "frames": 4, "stream": True}
-        engine.sample(**request, on_step=lambda step, frames: steps.append((step, len(frames))))
+        engine.sample(**request, on_step=lambda step, item, frames: steps.append((step, len(frames))))
         assert steps == [(step, BLOCK) for step in range(1, 2 * STEPS + 1)]
 
     def test_its_errors_end_the_run(self, engine):
-        def fail(step, frames):
+        def fail(step, item, frames):
             raise KeyError("mine")
 
         start = time.monotonic()
@@ -203,6 +228,61 @@ class TestInit:
         assert (same[0].numpy() == array).all()
         anew, _ = images.sample(class_="star", init=array, strength=1)
         assert torch.equal(anew, images.sample(class_="star")[0])
+
+    def test_pil(self, images, engine, tmp_path):
+        array = random_image(tmp_path / "in.png", 16, 16)
+        want, _ = images.sample(class_="star", init=tmp_path / "in.png")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of an array that may not be written to
+            with Image.open(tmp_path / "in.png") as image:
+                assert torch.equal(images.sample(class_="star", init=image)[0], want)
+                assert torch.equal(images.sample(class_="star", init=np.asarray(image))[0], want)
+                grey = np.asarray(image.convert("L"))
+                same, _ = images.sample(class_="star", init=image.convert("L"), strength=0)
+                assert (same[0].numpy() == grey[..., None]).all()
+                for mode in ("RGBA", "P", "1", "F"):
+                    message = (
+                        rf'init: expected a PIL image of mode L or RGB, got {mode}: use .convert\("RGB"\)'
+                    )
+                    with pytest.raises(libpom.Error, match=message):
+                        images.sample(class_="star", init=image.convert(mode))
+        flipped, _ = images.sample(class_="star", init=array[::-1], strength=0)
+        assert (flipped[0].numpy() == array[::-1]).all()
+        frames = [Image.fromarray(frame) for frame in np.random.randint(0, 256, (4, 16, 32, 3), np.uint8)]
+        clip, _ = engine.sample(prompt="a", init=frames, strength=0)
+        assert (clip[0].numpy() == np.stack([np.asarray(frame) for frame in frames])).all()
+
+    def test_one_for_each(self, images, engine):
+        """What sample gives, sample takes; each request has its own."""
+        first, _ = images.sample(class_="all")
+        for init in (first, first.numpy(), list(first)):
+            made_, requests = images.sample(class_="all", init=init, strength=0.5)
+            for i, request in enumerate(requests):
+                alone, _ = images.sample(class_=i, seed=i, init=first[i], strength=0.5)
+                assert torch.equal(alone[0], made_[i])
+                assert torch.equal(images.sample(**request)[0][0], made_[i])
+        clips_, _ = engine.sample(prompt=["a", "a star"], frames=4)
+        same, _ = engine.sample(prompt=["a", "a star"], init=clips_, strength=0)
+        assert torch.equal(same, clips_)
+        with pytest.raises(
+            libpom.Error, match="init: expected one for all, or one for each of 3 images, got 2"
+        ):
+            images.sample(class_="all", init=first[:2])
+        with pytest.raises(
+            libpom.Error, match="init: expected one for all, or one for each of 1 images, got 3"
+        ):
+            images.resolve(class_="star", init=first)
+
+    def test_its_request_has_the_pixels(self, images, engine):
+        array = np.random.default_rng(2).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        image, (request,) = images.sample(class_="star", init=array, strength=0.5)
+        assert torch.equal(images.sample(**request)[0], image)
+        (resolved,) = images.resolve(class_="star", init=array, size=None)
+        assert (resolved["width"], resolved["height"]) == (16, 16) and resolved["strength"] == 0.6
+        array = np.random.default_rng(2).integers(0, 256, (4, 16, 32, 3), dtype=np.uint8)
+        with engine.stream(prompt="a", init=array, strength=0.5) as stream:
+            clip = torch.stack(list(stream))
+        assert torch.equal(engine.sample(**stream.request)[0][0], clip)
 
     def test_frames(self, engine, tmp_path):
         array = np.random.default_rng(1).integers(0, 256, (6, 16, 32, 3), dtype=np.uint8)
@@ -228,14 +308,25 @@ class TestInit:
     @pytest.mark.parametrize(
         ("init", "words"),
         [
-            (torch.zeros(16, 16, 3), ["init: expected a file, or uint8 of shape (H, W, C)", "float32"]),
-            (np.zeros((16, 16), np.uint8), ["init: expected a file, or uint8", "(16, 16)"]),
-            (np.zeros((3, 16, 16), np.uint8), ["init: expected a file, or uint8", "(3, 16, 16)"]),
+            (torch.zeros(16, 16, 3), ["init: expected a file, a PIL image, or uint8", "float32"]),
+            (np.zeros((16, 16), np.uint8), ["init: expected a file, a PIL image, or uint8", "(16, 16)"]),
+            (
+                np.zeros((3, 16, 16), np.uint8),
+                ["init: expected a file, a PIL image, or uint8", "(3, 16, 16)"],
+            ),
             (np.zeros((17, 16, 3), np.uint8), ["divisible by 2"]),
-            (np.zeros((4, 16, 16, 3), np.uint8), ["expected an image", "a clip of 4 frames"]),
-            (np.zeros((0, 16, 16, 3), np.uint8), ["init"]),
+            (np.zeros((4, 16, 16, 3), np.uint8), ["init: expected one for all, or one for each", "got 4"]),
+            (np.zeros((0, 16, 16, 3), np.uint8), ["init", "got 0"]),
+            (np.zeros((1, 4, 16, 16, 3), np.uint8), ["init: expected a file, a PIL image", "(1, 4, 16"]),
+            (3, ["init: expected a file, a PIL image, or uint8 of shape (H, W, C)", "got int"]),
+            (["a.png", "b.png"], ["init: expected one file, or a list of images of one size", "list of str"]),
+            ([], ["init", "a list of nothing"]),
+            (
+                [np.zeros((16, 16, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)],
+                ["init", "a list of images of several sizes"],
+            ),
             (np.zeros((0, 0, 3), np.uint8), ["size"]),
-            ("gone.png", ["gone.png"]),
+            ("gone.png", ["sample: init: no such file: gone.png"]),
         ],
         ids=lambda value: str(getattr(value, "shape", "")),
     )
@@ -289,7 +380,7 @@ class TestAway:
         for call in (engine.sample, engine.resolve):
             with pytest.raises(libpom.Error) as caught:
                 call(**request_)
-            assert str(caught.value).startswith(f"sample: {message}")
+            assert str(caught.value).startswith(f"{call.__name__}: {message}")
 
 
 class TestStream:
@@ -307,11 +398,19 @@ class TestStream:
         assert (np.stack(frames) == together(engine.stream(prompt="a star", frames=4))).all()
 
     def test_says_what_it_makes(self, engine):
-        with engine.stream(prompt="a xy", frames=3, seed=5, fps=4) as stream:
+        with pytest.warns(UserWarning, match='"xy"'):
+            opened = engine.stream(prompt="a xy", frames=3, seed=5, fps=4)
+        with opened as stream:
             assert stream.fps == 4 and stream.request["prompt"] == "a xy" and stream.request["seed"] == 5
             assert any('"xy"' in remark for remark in stream.remarks)
             assert any("trimmed" in remark for remark in stream.remarks)
             assert len(list(stream)) == 3 and list(stream) == []
+
+    def test_unknown_words_are_warnings(self, engine):
+        with pytest.warns(UserWarning, match='"xy"'):
+            engine.sample(prompt="a xy", frames=2)
+        with pytest.warns(UserWarning, match="truncated to"):
+            engine.sample(prompt="a star " * 200, frames=2)
 
     def test_without_end(self, engine):
         want = together(engine.stream(prompt="a star", frames=10))
@@ -444,10 +543,24 @@ class TestStream:
             images.stream(class_="star")
 
     def test_an_error_on_its_way(self, engine, tmp_path):
-        """A state that cannot be written is told where the stream ends, once."""
-        (tmp_path / "s").mkdir()
-        with pytest.raises(libpom.Error, match="s"):
-            list(engine.stream(prompt="a", frames=2, save_state=tmp_path / "s"))
+        """A state that cannot be written any more is told where the stream ends, once."""
+        (tmp_path / "folder").mkdir()
+        stream = engine.stream(prompt="a", frames=4, save_state=tmp_path / "folder" / "s")
+        next(stream)
+        (tmp_path / "folder").rmdir()
+        with pytest.raises(libpom.Error, match="folder"):
+            list(stream)
+        assert free(engine)
+
+    def test_a_state_with_no_place_to_be(self, engine, tmp_path):
+        """Is told before anything is made."""
+        for call in (engine.stream, engine.sample, engine.resolve):
+            with pytest.raises(libpom.Error, match=rf"^{call.__name__}: save_state: no such folder: .*gone$"):
+                call(prompt="a", frames=2, save_state=tmp_path / "gone" / "s")
+            with pytest.raises(
+                libpom.Error, match=f"^{call.__name__}: save_state: expected a file, got the f"
+            ):
+                call(prompt="a", frames=2, save_state=tmp_path)
         assert free(engine)
 
     @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ other people's packages as referees. Where it is not there a test is skipped, or
 $LIBPOM_REQUIRE_EXTENSION=1 demands everything, as CI does."""
 
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -55,6 +56,16 @@ def referee(name: str):
 def installed(name: str) -> str:
     """The path of a program of the system."""
     return shutil.which(name) or lacking(f"{name} is not installed")
+
+
+def pyright() -> list[str]:
+    """The command of pyright, as its package brings it. Tests demand neither the package nor Node.js, which
+    it would download when it runs."""
+    found, node = importlib.util.find_spec("pyright"), shutil.which("node")
+    script = Path(found.origin).parent / "dist" / "index.js" if found and found.origin else None
+    if node is None or script is None or not script.is_file():
+        pytest.skip("pyright and Node.js are not both installed")
+    return [node, str(script), "--pythonpath", sys.executable, "--outputjson"]
 
 
 def ffmpeg_is_there() -> None:

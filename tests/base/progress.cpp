@@ -66,6 +66,17 @@ std::vector<std::string> screen(std::string_view text) {
   return lines;
 }
 
+// Of a job whose length is known only after its first step.
+TEST(Progress, CountsFromWhenTheJobBegan) {
+  Watcher watcher;
+  ProgressOptions options = watcher.options(false);
+  options.began = 98;
+  Progress progress("sampling", 1, watcher.sink(), options);
+  progress.set(1);
+  progress.finish();
+  EXPECT_EQ(watcher.take(), "sampling: 1/1 in 2.0 s, 2.0 s/step\n");
+}
+
 TEST(Progress, PlainLinesComeSeldom) {
   Watcher watcher;
   Progress progress("sampling", 1000, watcher.sink(), watcher.options(false));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "cli/command.h"
+#include "cli/foreign_flags.h"
+#include "cli/help.h"
 #include "cli/values.h"
 
 namespace pom::cli {
@@ -15,6 +17,7 @@ struct Options {
   std::optional<double> cfg_scale;
   std::string mode = "plain", place;
   std::vector<std::int64_t> sizes;
+  std::string kind;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -25,6 +28,7 @@ struct Options {
     visit(Field{.name = "mode", .help = "how", .choices = {"plain", "fancy"}}, mode);
     visit(Field{.name = "place", .help = "where"}, place);
     visit(Field{.name = "sizes", .help = "several"}, sizes);
+    visit(Field{.name = "kind", .help = "which"}, kind);
   }
 };
 
@@ -34,6 +38,7 @@ Options parse(std::vector<std::string> words) {
   Flags flags(app);
   flags.letter("steps", 's');
   flags.positional("place");
+  flags.once("kind", "write --kind a,b");
   flags.add(options);
   std::ranges::reverse(words);  // as CLI11 takes them
   app.parse(words);
@@ -74,6 +79,29 @@ TEST(Flags, WhatIsNotGivenStays) {
 
 TEST(Flags, TheLastOneCounts) {
   EXPECT_EQ(parse({"--steps", "2", "--steps", "4"}).steps, 4);
+}
+
+TEST(Flags, WhatIsGivenOnceIsNotGivenTwice) {
+  EXPECT_EQ(parse({"--kind", "a,b"}).kind, "a,b");
+  EXPECT_EQ(message({"--kind", "a", "--kind", "b"}), "--kind: given twice; write --kind a,b");
+  EXPECT_EQ(message({"--kind=a", "--fast", "--kind=b"}), "--kind: given twice; write --kind a,b");
+}
+
+TEST(Help, FormerNamesAreNotShown) {
+  Options options;
+  CLI::App app;
+  app.set_help_flag("-h,--help", "this text")->group("Other");
+  Flags flags(app);
+  flags.add(options);
+  const std::string text = command_help(app, {.name = "work"});
+  EXPECT_EQ(text.find("--guidance"), std::string::npos) << text;
+  EXPECT_EQ(text.find("\n\n\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("--cfg-scale"), std::string::npos) << text;
+}
+
+TEST(Foreign, FlagsOfOthers) {
+  EXPECT_EQ(foreign_flag("--guidance-scale"), "use --cfg-scale");
+  EXPECT_EQ(foreign_flag("--cfg-scale"), "");
 }
 
 TEST(Flags, MistakesNameTheFlag) {

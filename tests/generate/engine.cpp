@@ -258,7 +258,7 @@ TEST(Engine, RefusesBadRequests) {
   expect_parts(refusal([](Request& r) { r.count = 1000000, r.class_name = "all"; }),
                {"count", "at most 1000000"});
   expect_parts(refusal([](Request& r) { r.dtype = "fp4"; }), {"dtype", "\"fp4\""});
-  expect_parts(refusal([](Request& r) { r.dtype = "fp8"; }), {"sample: dtype: fp8 needs a GPU", "8.9"});
+  expect_parts(refusal([](Request& r) { r.dtype = "fp8"; }), {"sample: dtype: fp8 needs a GPU", "9.0"});
   expect_parts(refusal([](Request& r) { r.seed = {std::numeric_limits<std::int64_t>::max()}; }),
                {"seed", "2^63"});
 }

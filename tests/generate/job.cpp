@@ -101,6 +101,17 @@ TEST(Job, OneFrameIsAnImage) {
 }
 
 // A complete request stands for itself.
+TEST(Job, RemarksOnANegativeThatDoesNothing) {
+  Request request{.prompt = {"a star"}, .negative_prompt = "a heart", .cfg_scale = 1};
+  const Job job = resolved(request);
+  ASSERT_EQ(job.remarks.size(), 1u);
+  EXPECT_EQ(job.remarks[0], "cfg scale 1 is no guidance: the negative prompt has no effect");
+  request.cfg_scale = 2;
+  EXPECT_TRUE(resolved(request).remarks.empty());
+  request.cfg_scale = 1, request.negative_prompt = "";
+  EXPECT_TRUE(resolved(request).remarks.empty());
+}
+
 TEST(Job, CompleteRequestsResolveToThemselves) {
   const Job job =
       resolved({.prompt = {"a"}, .prompt_at = {"4:b"}, .frames = "6", .stream = true, .window = 3});

@@ -131,6 +131,24 @@ TEST(Metadata, ShiftIsSaidWhereThereIsOneAndWasNotThereBefore) {
   EXPECT_EQ(origin_of({{"pom", older}}, "p.png").request.shift, 1);
 }
 
+TEST(Metadata, NoiseThatIsNotTheSeeds) {
+  EXPECT_EQ(metadata_of(origin())[1].text.find("noise"), std::string::npos);
+  Origin made = origin();
+  made.noise_file = "some/where/noise.safetensors", made.noise_hash = made.model_hash, made.noise_row = 3;
+  const std::vector<io::TextEntry> text = metadata_of(made);
+  EXPECT_EQ(text[1].text.find("some/where"), std::string::npos) << "a file says nothing of this machine";
+  const Origin read = origin_of(text, "p.png");
+  EXPECT_EQ(read.noise_file, "noise.safetensors");
+  EXPECT_EQ(read.noise_hash, made.noise_hash);
+  EXPECT_EQ(read.noise_row, 3);
+  std::string odd = text[1].text;
+  odd.replace(odd.find(R"("noise_sha256":"0)") + 16, 1, "x");
+  EXPECT_NE(error_of([&] {
+              origin_of({{"pom", odd}}, "p.png");
+            }).find("noise_sha256: expected 64"),
+            std::string::npos);
+}
+
 TEST(Metadata, OnlyOfCompleteRequests) {
   Origin open = origin();
   open.request.steps.reset();

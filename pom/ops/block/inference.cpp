@@ -101,7 +101,7 @@ void add_gated(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
 
 std::string fp8_refusal(c10::Device device) {
   if (device.is_cuda()) return cuda::fp8_refusal(device);
-  return "fp8 needs a GPU of compute capability 8.9 or more, got the CPU";
+  return "fp8 needs a GPU of compute capability 9.0, got the CPU";
 }
 
 void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,

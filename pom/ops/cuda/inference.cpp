@@ -656,13 +656,8 @@ std::string fp8_refusal(c10::Device device) {
   for (const auto& [value, attribute] : {std::pair{&major, cudaDevAttrComputeCapabilityMajor},
                                          std::pair{&minor, cudaDevAttrComputeCapabilityMinor}})
     check_launch("fp8", cudaDeviceGetAttribute(value, attribute, guard.current_device().index()));
-  if (major * 10 + minor < 89)
-    return pom::detail::concat("fp8 needs a GPU of compute capability 8.9 or more, this one has ", major, ".",
-                               minor);
-  if (!kernels::gemm_device())
-    return pom::detail::concat("libpom has fp8 kernels for compute capability 9.0 only, this GPU has ", major,
-                               ".", minor);
-  return {};
+  if (kernels::gemm_device()) return {};
+  return pom::detail::concat("fp8 needs a GPU of compute capability 9.0, this one has ", major, ".", minor);
 }
 
 }  // namespace pom::ops::cuda

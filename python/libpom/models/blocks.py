@@ -5,6 +5,7 @@ B batch, N tokens, d width, L tokens of text. A block starts as the identity: it
 """
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -88,7 +89,7 @@ class CrossAttention(nn.Module):
         return self.proj(attend(self.q(x), k, v, self.heads, mask[:, None, None]))
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
     """What the blocks of images and of clips share: the mixer of the tokens, the feed-forward, and the maps
     from the condition to scales, shifts and gates. Gates are 1 + g around the mixer, g around attention."""
 
@@ -118,9 +119,10 @@ class _Block(nn.Module):
     def reset_parameters(self) -> None:
         """The values before training."""
         reset_linears(self)
-        nn.init.zeros_(self.cond_mlp[1].weight)
-        nn.init.zeros_(self.gate_mlp[1].weight)
-        nn.init.constant_(self.gate_mlp[1].bias, -self.gate_base)
+        condition, gate = cast(nn.Linear, self.cond_mlp[1]), cast(nn.Linear, self.gate_mlp[1])
+        nn.init.zeros_(condition.weight)
+        nn.init.zeros_(gate.weight)
+        nn.init.constant_(gate.bias, -self.gate_base)
 
     def mix(self, x: Tensor, mask: masks.Mask = None) -> Tensor:
         return self.attn(x, mask) if self.attention else self.pom(x, mask=mask)
@@ -129,7 +131,7 @@ class _Block(nn.Module):
         return y * (self.gate_base + gate)
 
 
-class ModulatedBlock(_Block):
+class ModulatedBlock(Block):
     """The block of DiPoM and DiT.
 
     x = x + mixer(LN(x) (1 + s1) + b1) gate1, then x = x + ffw(LN(x) (1 + s2) + b2) gate2.
@@ -156,7 +158,7 @@ class ModulatedBlock(_Block):
         return x + self.gated(self.ffw(modulated_norm(x, s2, b2)), g2)
 
 
-class VideoBlock(_Block):
+class VideoBlock(Block):
     """The block of V-DiPoM and V-DiT: text mixed into the video, the video mixed under a temporal mask, and
     feed-forward."""
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -218,7 +218,7 @@ def save(
         fail("save: dtype", "float32, bfloat16, float16 or float64", dtype)
     if isinstance(classes, str):
         fail("save: classes", "a list of names", repr(classes))
-    given = {
+    given: dict[str, Any] = {
         "name": name, "classes": None if classes is None else tuple(classes), "diffusion": diffusion,
         "codec": codec, "sample": sample,
     }  # fmt: skip
@@ -265,10 +265,10 @@ def _stored(network: DiPoM | VDiPoM, dtype: torch.dtype | None) -> dict[str, Ten
     """The weights as they are written: those of the network that the config says, and no others."""
     plain = (VDiPoM if network.config.video else DiPoM).from_config(network.config, device="meta")
     state = {name: tensor.detach() for name, tensor in network.state_dict().items()}
-    shapes = (
+    expected, found = (
         {name: tuple(t.shape) for name, t in tensors.items()} for tensors in (plain.state_dict(), state)
     )
-    _account(*shapes, "save: network")
+    _account(expected, found, "save: network")
     return {name: tensor.to(dtype) for name, tensor in state.items()}
 
 

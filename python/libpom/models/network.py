@@ -4,15 +4,16 @@ checks of what they are given.
 B batch, d width.
 """
 
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import fail
-from .blocks import PatchEmbedding, modulated_norm
+from .blocks import Block, PatchEmbedding, modulated_norm
 from .config import OF_CLIPS, Kind, ModelConfig, NetworkConfig
 from .positions import time_features
 
@@ -94,14 +95,14 @@ class Network(nn.Module):
     def reset_parameters(self) -> None:
         """The values before training."""
         self.in_conv.reset_parameters()
-        for layer in self.layers:
+        for layer in cast(Iterable[Block], self.layers):
             layer.reset_parameters()
         # Times and classes start near each other, so that the network first learns what they have in common.
-        for linear in (self.time_emb[0], self.time_emb[2]):
+        for linear in (cast(nn.Linear, self.time_emb[0]), cast(nn.Linear, self.time_emb[2])):
             nn.init.normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
         # The first prediction is zero, whatever the input: the loss starts at the target's own variance.
-        for linear in (self.out_mod[1], self.out_proj):
+        for linear in (cast(nn.Linear, self.out_mod[1]), self.out_proj):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
 

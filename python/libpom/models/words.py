@@ -9,6 +9,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ class Words(nn.Module):
                 fail(f"Words: vocabulary: word {i + 1}", "one word in lower case", repr(word))
             if self._numbers.setdefault(word.encode(), _FIRST_WORD + i) != _FIRST_WORD + i:
                 fail(f"Words: vocabulary: word {i + 1}", "each word once", f"{word!r} again")
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.pieces = nn.Embedding(_FIRST_WORD + len(self.vocabulary), width, **made)
         self.places = nn.Parameter(torch.empty(limit, width, **made))
         self.near = nn.ModuleList(nn.Linear(3 * width, width, **made) for _ in range(layers))
@@ -90,7 +91,7 @@ class Words(nn.Module):
         size."""
         nn.init.normal_(self.pieces.weight)
         nn.init.normal_(self.places, std=0.1)
-        for layer in self.near:
+        for layer in cast(Iterable[nn.Linear], self.near):
             nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
             nn.init.zeros_(layer.bias)
 

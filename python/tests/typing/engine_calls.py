@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 import libpom
 
@@ -24,10 +25,14 @@ clips, _ = engine.sample(prompt=["a star", "a circle"], seed=[3, 7], frames=8, f
 clips, _ = engine.sample(prompt="a star", seed=range(4), frames=math.inf, window=2, negative_prompt="grey")
 latents: torch.Tensor = engine.sample(prompt="a star", output="latents", noise=torch.zeros(1))[0]
 clips, _ = engine.sample(init="in.png", strength=0.5, class_="star", negative_class=3)
-clips, _ = engine.sample(init=Path("in.mp4"), on_step=lambda step, images: print(step, images.shape))
+clips, _ = engine.sample(init=Path("in.mp4"), on_step=lambda step, item, image: print(step, image.shape))
 clips, _ = engine.sample(init=torch.zeros(1), prompt_at=["2:a", "4:b"], stream=True)
 clips, _ = engine.sample(init=np.zeros((16, 16, 3), np.uint8), save_state=Path("s"), continue_from="s")
+clips, _ = engine.sample(init=Image.open("in.png"), noise=np.zeros(3), dtype="bfloat16", output="pt")
+clips, _ = engine.sample(init=[Image.open("1.png"), Image.open("2.png")], output="latent")
+array = engine.sample(init=[torch.zeros(1)], output="np")[0]
 blocks: int = engine.block_frames
+names: list[str] = engine.classes + libpom.samplers()
 hashes: list[str] = [engine.weights_hash, engine.text_hash]
 
 frame: torch.Tensor
@@ -42,7 +47,7 @@ with engine.stream(prompt="a star", frames=math.inf, save_state="s", continue_fr
     seeds: int = stream.request["seed"]
     remarks: list[str] = stream.remarks
 stream.close()
-on_step: Callable[[int, torch.Tensor], object] = lambda step, images: None  # noqa: E731
+on_step: Callable[[int, int, torch.Tensor], object] = lambda step, item, image: None  # noqa: E731
 engine.sample(prompt="a", on_step=on_step)
 
 engine.stream("a star")  # wrong
@@ -63,12 +68,14 @@ engine.sample(prompt_at={24: "a heart"})  # wrong
 engine.sample(seed=["a"])  # wrong
 engine.sample(seed=1.5)  # wrong
 engine.sample(init=3)  # wrong
+engine.sample(init=["a.png", "b.png"])  # wrong
 engine.sample(strength="much")  # wrong
 engine.sample(negative_prompt=["a"])  # wrong
 engine.sample(window="all")  # wrong
 engine.sample(noise=[0.0])  # wrong
 engine.sample(on_step=print, output="numpy", noise=3)  # wrong
 engine.sample(on_step=lambda step: None)  # wrong
+engine.sample(on_step=lambda step, image: None)  # wrong
 engine.resolve(on_step=on_step)  # wrong
 first: np.ndarray = next(engine.stream(prompt="a"))  # wrong
 second: torch.Tensor = next(engine.stream(prompt="a", output="numpy"))  # wrong
@@ -79,7 +86,7 @@ engine.sample(steps=3.0)  # wrong
 engine.sample(seed=torch.zeros(1))  # wrong
 engine.sample(size=(64, 64, 3))  # wrong
 engine.sample(size=64.0)  # wrong
-engine.sample(dtype="bfloat16")  # wrong
+engine.sample(dtype="bfloat")  # wrong
 engine.sample(dtype=torch.zeros)  # wrong
 engine.sample(output="pil")  # wrong
 engine.sample("star")  # wrong

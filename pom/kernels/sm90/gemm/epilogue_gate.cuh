@@ -1,4 +1,6 @@
-// The epilogue of the mixer's queries, sigmoid(tile) * H: see GateEpilogue in gemm.h.
+// The epilogue of the mixer's queries, sigmoid(tile) * H: see GateEpilogue in gemm.h. The gate is also in
+// epilogues_backward.cuh (its gradient), scan/scan_epilogues.cuh (causal), network/block_stack_kernel.cuh,
+// decode/stack_step_gemms.cuh, and without sm90 in portable/few_rows_gemm.cu and portable/mixer.cu.
 #pragma once
 
 #include "pom/kernels/sm90/gemm/epilogue_parts.cuh"

@@ -1,22 +1,23 @@
-#include "cli/model_names.h"
+#include "pom/generate/model_names.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <system_error>
 
-#include "cli/command.h"
+#include "pom/base/error.h"
+#include "pom/base/shown.h"
 #include "pom/base/suggest.h"
 #include "pom/generate/folder.h"
 
-namespace pom::cli {
+namespace pom::generate {
 namespace {
 
 namespace fs = std::filesystem;
 
 bool is_model(const fs::path& folder) {
   std::error_code ignored;  // of names that no folder can have, of folders that may not be read
-  return fs::is_regular_file(folder / generate::config_file, ignored);
+  return fs::is_regular_file(folder / config_file, ignored);
 }
 
 std::vector<std::string> models_in(const fs::path& place) {
@@ -32,21 +33,21 @@ std::vector<std::string> models_in(const fs::path& place) {
 }
 
 // "assets (shapes64, sprites32), models (none)"
-[[noreturn]] void refuse(const std::string& name, std::string_view where) {
+[[noreturn]] void refuse_name(const std::string& name, std::string_view where) {
   std::vector<std::string> all;
   std::string looked;
   for (const fs::path& place : model_places()) {
     const std::vector<std::string> names = models_in(place);
     std::string list;
     for (const std::string& each : names) list += (list.empty() ? "" : ", ") + each;
-    looked +=
-        detail::concat(looked.empty() ? "" : ", ", place.string(), " (", list.empty() ? "none" : list, ")");
+    looked += pom::detail::concat(looked.empty() ? "" : ", ", place.string(), " (",
+                                  list.empty() ? "none" : list, ")");
     all.insert(all.end(), names.begin(), names.end());
   }
   const std::vector<std::string> near = nearest_names(name, all, 1);
-  throw UsageError(detail::concat(where, ": expected a model folder or the name of a model, got \"", name,
-                                  "\"; models found: ", looked,
-                                  near.empty() ? "" : detail::concat("; did you mean ", near.front(), "?")));
+  fail(where, ": expected a model folder or the name of a model, got \"", shown(name),
+       "\"; models found: ", looked,
+       near.empty() ? "" : pom::detail::concat("; did you mean ", near.front(), "?"));
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ fs::path model_folder(const std::string& given, std::string_view where) {
   if (!given.empty() && !given.starts_with('.'))
     for (const fs::path& place : model_places())
       if (is_model(place / given)) return place / given;
-  refuse(given, where);
+  refuse_name(given, where);
 }
 
-}  // namespace pom::cli
+}  // namespace pom::generate
