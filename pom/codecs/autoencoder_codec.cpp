@@ -21,7 +21,7 @@ const char* dtype_name(at::ScalarType dtype) {
                                   : "fp32";
 }
 
-bool all_finite(const at::Tensor& x) {
+bool finite_values(const at::Tensor& x) {
   return at::isfinite(x).all().item<bool>();
 }
 
@@ -101,7 +101,7 @@ template <class Run>
 at::Tensor AutoencoderCodec::checked(const char* what, Run&& run) const {
   const at::Tensor made = run(network());
   const bool short_values = options_.dtype == at::kHalf || options_.dtype == at::kBFloat16;
-  if (!short_values || all_finite(made)) return made;
+  if (!short_values || finite_values(made)) return made;
   {
     const std::lock_guard lock(mutex_);
     if (!exact_) exact_ = read_autoencoder(folder_, options_.device, at::kFloat);

@@ -57,6 +57,9 @@ class ClipDecoder {
 struct CodecOptions {
   c10::Device device = c10::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the network; what comes and goes is fp32
+  // How clips are encoded: "cached", a chunk of 8 frames after the other, or "alone", each chunk as if
+  // nothing came before it, which is how the latents of V-DiPoM's authors were made.
+  std::string chunks = "cached";
   std::int64_t memory = 0;  // bytes that decoding a picture may take before it is cut into strips; 0: any
 };
 

@@ -204,8 +204,8 @@ at::Tensor CogVideoXStream::next(const at::Tensor& piece, Then then) {
           *path_, way_, piece.narrow(0, b, 1).narrow(2, first, count).to(network_->options()), caches);
       if (!all.defined())
         all = at::empty(
-            {piece.size(0), chunk.size(1),
-             decodes ? c.frames_of(piece.size(2)) : c.latents_of(piece.size(2)), chunk.size(3), chunk.size(4)},
+            {piece.size(0), chunk.size(1), decodes ? c.frames_of(piece.size(2)) : c.latents_of(piece.size(2)),
+             chunk.size(3), chunk.size(4)},
             chunk.options());
       all.narrow(0, b, 1).narrow(2, made, chunk.size(2)).copy_(chunk);
       first += count, made += chunk.size(2);
@@ -253,8 +253,7 @@ void CogVideoXStream::set_state(const State& state) {
     check(found->second.is_floating_point() && found->second.sizes() == shape, what, ": ", places[i].name,
           ": expected floating point of shape ", at::IntArrayRef(shape), ", got ",
           found->second.scalar_type(), " of shape ", found->second.sizes());
-    const at::Tensor all =
-        found->second.to(network_->options()).contiguous(at::MemoryFormat::ChannelsLast3d);
+    const at::Tensor all = found->second.to(network_->options()).contiguous(at::MemoryFormat::ChannelsLast3d);
     for (std::size_t b = 0; b < clips.size(); ++b)
       clips[b].push_back(all.narrow(0, static_cast<std::int64_t>(b), 1));
   }

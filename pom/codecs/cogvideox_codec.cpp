@@ -26,15 +26,20 @@ CogVideoX network_of(const std::shared_ptr<WeightFolder>& folder, const CogVideo
   return {config, source, at::TensorOptions(device).dtype(dtype)};
 }
 
-CogVideoX opened_network(const std::shared_ptr<WeightFolder>& folder, const CogVideoXOptions& options) {
+CogVideoX opened_network(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
+                         const CogVideoXOptions& options) {
   const at::ScalarType dtype = options.dtype;
   check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
         "codec: dtype: expected fp32, bf16, fp16 or fp64, got ", dtype);
   check(options.chunks == "cached" || options.chunks == "alone",
         "codec: chunks: expected cached or alone, got \"", shown(options.chunks), "\"");
-  const CogVideoXConfig config = read_cogvideox_config(folder->config_text(), folder->config_source());
-  folder->expect(cogvideox_tensors(config), cogvideox_rules());
   return network_of(folder, config, dtype, options.device);
+}
+
+CogVideoXConfig checked_config(WeightFolder& folder) {
+  const CogVideoXConfig config = read_cogvideox_config(folder.config_text(), folder.config_source());
+  folder.expect(cogvideox_tensors(config), cogvideox_rules());
+  return config;
 }
 
 void check_sides(const at::Tensor& clips, std::int64_t factor) {
@@ -92,7 +97,33 @@ CogVideoXCodec::CogVideoXCodec(std::shared_ptr<WeightFolder> folder, const Codec
     : folder_(std::move(folder)),
       codec_(codec),
       options_(std::move(options)),
-      network_(opened_network(folder_, options_)) {}
+      network_(opened_network(folder_, checked_config(*folder_), options_)) {}
+
+void CogVideoXCodec::set_options(const CodecOptions& options) {
+  if (options.device == options_.device && options.dtype == options_.dtype &&
+      options.chunks == options_.chunks)
+    return;
+  options_.device = options.device, options_.dtype = options.dtype, options_.chunks = options.chunks;
+  network_ = opened_network(folder_, config(), options_);
+  const std::lock_guard lock(mutex_);
+  wide_.reset();
+  told_ = false;
+}
+
+std::int64_t CogVideoXCodec::weight_bytes() const {
+  std::int64_t values = 0;
+  for (const TensorSpec& spec : cogvideox_tensors(config())) {
+    std::int64_t count = 1;
+    for (const std::int64_t side : spec.shape) count *= side;
+    values += count;
+  }
+  return values * static_cast<std::int64_t>(at::elementSize(options_.dtype));
+}
+
+std::vector<std::string> CogVideoXCodec::take_remarks() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(remarks_, {});
+}
 
 // ---- where fp16 is not enough ----
 
@@ -112,10 +143,10 @@ void CogVideoXCodec::tell_wide(const char* operation) const {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(told_, true)) return;
+    remarks_.push_back(detail::concat(operation, ": values that are not finite in ",
+                                      at::toString(options_.dtype), ": done again in fp32"));
   }
-  if (options_.remark)
-    options_.remark(detail::concat(folder_->where(), ": ", operation, ": results in ",
-                                   at::toString(options_.dtype), " were not finite; repeated in fp32"));
+  if (options_.remark) options_.remark(remarks_.back());
 }
 
 // A clip at a time, again in fp32 where that may help: what one becomes does not depend on those beside it.
@@ -176,7 +207,8 @@ at::Tensor CogVideoXCodec::latents_from(const at::Tensor& moments,
       fill_normal(noise.data_ptr<float>() + static_cast<std::int64_t>(b) * each, each,
                   {seeds[b], noise_for::codec});
     constexpr double least = -30, most = 20;  // of the logarithm
-    const at::Tensor deviation = moments.narrow(1, channels(), channels()).clamp(least, most).mul_(0.5).exp_();
+    const at::Tensor deviation =
+        moments.narrow(1, channels(), channels()).clamp(least, most).mul_(0.5).exp_();
     latents = latents.add(deviation.mul_(noise.to(moments.options())));
   }
   if (codec_.shift != 0) latents = latents.sub(codec_.shift);
@@ -196,9 +228,8 @@ at::Tensor CogVideoXCodec::encode(const at::Tensor& pictures, std::span<const st
 
 at::Tensor CogVideoXCodec::decode_clips(const at::Tensor& latents) const {
   check(latents.dim() == 5, "decode: latents: expected shape (B, C, T, H, W), got ", latents.sizes());
-  return of_each(latents, "decode", [](const CogVideoX& network, const at::Tensor& clip) {
-    return network.decode(clip);
-  });
+  return of_each(latents, "decode",
+                 [](const CogVideoX& network, const at::Tensor& clip) { return network.decode(clip); });
 }
 
 at::Tensor CogVideoXCodec::decode(const at::Tensor& latents) const {

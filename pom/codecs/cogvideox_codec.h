@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -31,6 +32,11 @@ class CogVideoXCodec : public Codec {
   // Checks config.json and the headers of the weights; values are read when they are needed.
   CogVideoXCodec(std::shared_ptr<WeightFolder> folder, const CodecConfig& codec,
                  CogVideoXOptions options = {});
+
+  void set_options(const CodecOptions& options) override;
+  std::string hash() const override { return folder_->hash(); }
+  std::int64_t weight_bytes() const override;
+  std::vector<std::string> take_remarks() override;
 
   const CogVideoXConfig& config() const { return network_.config(); }
   const CogVideoX& network() const { return network_; }
@@ -77,6 +83,7 @@ class CogVideoXCodec : public Codec {
   mutable std::mutex mutex_;
   mutable std::unique_ptr<CogVideoX> wide_;
   mutable bool told_ = false;
+  mutable std::vector<std::string> remarks_;
 };
 
 }  // namespace pom::codecs

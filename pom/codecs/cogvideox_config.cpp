@@ -26,8 +26,8 @@ void check_config(const CogVideoXConfig& c, const std::string& where) {
   check(static_cast<double>(time) == c.temporal_compression_ratio && (time & (time - 1)) == 0, where,
         "temporal_compression_ratio: expected a power of two, got ", c.temporal_compression_ratio);
   // Sized by the channels of pictures, so that they cannot take latents.
-  for (const auto& [name, used] : {std::pair{"use_quant_conv", c.use_quant_conv},
-                                   {"use_post_quant_conv", c.use_post_quant_conv}})
+  for (const auto& [name, used] :
+       {std::pair{"use_quant_conv", c.use_quant_conv}, {"use_post_quant_conv", c.use_post_quant_conv}})
     check(!used, where, name, ": expected false, got true");
 }
 

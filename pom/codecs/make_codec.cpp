@@ -2,6 +2,7 @@
 #include "pom/base/shown.h"
 #include "pom/codecs/autoencoder_codec.h"
 #include "pom/codecs/codec.h"
+#include "pom/codecs/cogvideox_codec.h"
 #include "pom/codecs/pixels.h"
 
 namespace pom::codecs {
@@ -13,7 +14,14 @@ std::unique_ptr<Codec> make_codec(const CodecConfig& config, std::int64_t channe
         shown(config.kind));
   if (config.kind == "autoencoder-kl")
     return std::make_unique<AutoencoderCodec>(config, channels, open_autoencoder(*folder, within));
-  fail("codec: kind: expected pixels or autoencoder-kl, got \"", shown(config.kind), "\"");
+  if (config.kind == "cogvideox") {
+    auto opened = std::make_shared<WeightFolder>(*folder, within, "diffusion_pytorch_model");
+    auto codec = std::make_unique<CogVideoXCodec>(std::move(opened), config);
+    check(channels == codec->channels(), codec->folder().config_source(), ": latent_channels: expected ",
+          channels, ", the network's channels, got ", codec->channels());
+    return codec;
+  }
+  fail("codec: kind: expected pixels, autoencoder-kl or cogvideox, got \"", shown(config.kind), "\"");
 }
 
 }  // namespace pom::codecs

@@ -8,6 +8,8 @@
 #include "pom/base/error.h"
 #include "pom/codecs/autoencoder_codec.h"
 #include "pom/codecs/autoencoder_kl.h"
+#include "pom/codecs/cogvideox_codec.h"
+#include "pom/codecs/cogvideox_tiles.h"
 
 namespace pom::codecs {
 namespace {
@@ -42,6 +44,37 @@ class PythonAutoencoder : public torch::CustomClassHolder {
   std::unique_ptr<AutoencoderKL> network_;
 };
 
+class PythonVideoAutoencoder : public torch::CustomClassHolder {
+ public:
+  PythonVideoAutoencoder(const std::string& folder, const std::string& device, at::ScalarType dtype)
+      : codec_(std::make_shared<WeightFolder>(io::OpenFolder(folder, "codec"), "", "diffusion_pytorch_model"),
+               CodecConfig{.kind = "cogvideox"},
+               CogVideoXOptions{.dtype = dtype, .device = c10::Device(device)}) {}
+
+  at::Tensor encode(const at::Tensor& clips, bool tiled) {
+    return as(clips,
+              tiled ? encode_tiled(codec_.network(), clips, tile()) : codec_.network().encode_moments(clips));
+  }
+  at::Tensor decode(const at::Tensor& latents, bool tiled) {
+    return as(latents,
+              tiled ? decode_tiled(codec_.network(), latents, tile()) : codec_.network().decode(latents));
+  }
+  std::string hash() { return codec_.hash(); }
+  double scaling_factor() { return codec_.config().scaling_factor; }
+  double shift_factor() { return codec_.config().shift_factor.value_or(0); }
+  std::int64_t factor() { return codec_.factor(); }
+  std::int64_t time_factor() { return codec_.time_factor(); }
+  std::int64_t latent_channels() { return codec_.channels(); }
+
+ private:
+  VideoTile tile() const { return VideoTile::of(codec_.config()); }
+  static at::Tensor as(const at::Tensor& input, const at::Tensor& made) {
+    return made.to(input.options()).contiguous();
+  }
+
+  CogVideoXCodec codec_;
+};
+
 at::Tensor draw(const at::Tensor& moments, const std::vector<std::int64_t>& seeds) {
   check(moments.dim() >= 3 && moments.size(1) % 2 == 0 && moments.is_floating_point(),
         "draw: moments: expected floating point (B, 2 z, ...), got ", moments.scalar_type(), " of shape ",
@@ -54,6 +87,16 @@ at::Tensor draw(const at::Tensor& moments, const std::vector<std::int64_t>& seed
 
 TORCH_LIBRARY_FRAGMENT(pom, m) {
   m.def("draw_latents(Tensor moments, int[] seeds) -> Tensor", draw);
+  m.class_<PythonVideoAutoencoder>("VideoAutoencoder")
+      .def(torch::init<std::string, std::string, at::ScalarType>())
+      .def("encode", &PythonVideoAutoencoder::encode)
+      .def("decode", &PythonVideoAutoencoder::decode)
+      .def("hash", &PythonVideoAutoencoder::hash)
+      .def("scaling_factor", &PythonVideoAutoencoder::scaling_factor)
+      .def("shift_factor", &PythonVideoAutoencoder::shift_factor)
+      .def("factor", &PythonVideoAutoencoder::factor)
+      .def("time_factor", &PythonVideoAutoencoder::time_factor)
+      .def("latent_channels", &PythonVideoAutoencoder::latent_channels);
   m.class_<PythonAutoencoder>("Autoencoder")
       .def(torch::init<std::string, std::string, at::ScalarType>())
       .def("encode", &PythonAutoencoder::encode)

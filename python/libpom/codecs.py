@@ -80,6 +80,8 @@ class _Autoencoder:
             fail(f"{what}: memory", "either tiled or memory", "both")
         try:
             if memory is not None:
+                if not hasattr(self._handle, f"{what}_within"):
+                    fail(f"{what}: memory", "none: clips go through in chunks", memory)
                 return getattr(self._handle, f"{what}_within")(x, memory)
             return getattr(self._handle, what)(x, tiled)
         except RuntimeError as error:
@@ -107,9 +109,19 @@ class AutoencoderKL(_Autoencoder):
     """Pictures (B, 3, H, W) <-> latents (B, z, H / factor, W / factor): SD 1.x, SDXL, SD3, FLUX."""
 
 
+class AutoencoderKLCogVideoX(_Autoencoder):
+    """Clips (B, 3, T, H, W) <-> latents (B, z, t, H / 8, W / 8) in chunks of 8 frames or 2 latents, causally:
+    memory does not grow with the clip. 8 j frames are 2 j latents, 8 j + 1 frames 2 j + 1.
+    """
+
+    @property
+    def time_factor(self) -> int:
+        return self._handle.time_factor()
+
+
 def load(
     folder: _Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
-) -> AutoencoderKL:
+) -> AutoencoderKL | AutoencoderKLCogVideoX:
     """Opens a folder that diffusers or transformers wrote (config.json and safetensors): an autoencoder."""
     _checked_dtype("codecs.load", dtype)
     if _library.path is None:
@@ -126,6 +138,10 @@ def load(
         if kind == "AutoencoderKL":
             handle = torch.classes.pom.Autoencoder(os.fspath(path), str(device), dtype)
             return AutoencoderKL(handle, config, torch.device(device), dtype)
+        if kind == "AutoencoderKLCogVideoX":
+            handle = torch.classes.pom.VideoAutoencoder(os.fspath(path), str(device), dtype)
+            return AutoencoderKLCogVideoX(handle, config, torch.device(device), dtype)
     except RuntimeError as error:
         raise _ours(error) from None
-    fail(f"codecs.load: {path / 'config.json'}: _class_name", "AutoencoderKL", repr(kind))
+    expected = "AutoencoderKL or AutoencoderKLCogVideoX"
+    fail(f"codecs.load: {path / 'config.json'}: _class_name", expected, repr(kind))
