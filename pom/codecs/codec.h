@@ -23,7 +23,10 @@ struct CodecConfig {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "codec between images and latents", .choices = {"pixels"}}, kind);
+    visit(Field{.name = "kind",
+                .help = "codec between images and latents",
+                .choices = {"pixels", "autoencoder-kl", "cogvideox"}},
+          kind);
     visit(
         Field{
             .name = "scale", .help = "scale in latent = (image - shift) * scale", .least = 1e-6, .most = 1e6},
