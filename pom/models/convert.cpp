@@ -46,7 +46,7 @@ Imported import_network(const io::safetensors::Reader& file, Origin origin, cons
   const StateDict dict(file, is_homm(origin) ? homm_prefixes() : dit_prefixes(), copy);
   const Layout layout = is_homm(origin) ? homm_layout(dict, origin, known) : dit_layout(dict, origin, known);
   dict.account(expected_of(layout), layout.dropped);
-  Imported done{layout.config, {}, dict.copy(), layout.grid, layout.notes};
+  Imported done{layout.config, {}, dict.copy(), dict.prefix(), layout.grid, layout.notes};
   for (const Piece& piece : layout.pieces) piece.in(dict.read(piece.name), done.weights);
   if (dict.has("freqs")) done.weights["freqs"] = dict.read("freqs");
   check_weights(done.weights, done.config, file.file());

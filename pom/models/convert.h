@@ -32,6 +32,7 @@ struct Imported {
   NetworkConfig config;
   Weights weights;                 // as stored, under our names; with `freqs` where the file has it
   std::string copy;                // "ema" or "model" where the file has several
+  std::string prefix;              // of the names of that copy in the file
   std::int64_t grid = 0;           // tokens along a side of the pictures it was made for; 0: not known
   std::vector<std::string> notes;  // what a person should know: each a line
 };

@@ -154,10 +154,11 @@ at::Tensor StateDict::read(const std::string& name) const {
   return values;
 }
 
-std::string StateDict::first(std::string_view beginning) const {
-  const auto found =
-      std::ranges::find_if(tensors_, [&](const auto& entry) { return entry.first.starts_with(beginning); });
-  return found == tensors_.end() ? "" : prefix_ + found->first;
+std::set<std::string> StateDict::names(std::string_view beginning) const {
+  std::set<std::string> found;
+  for (const auto& [name, tensor] : tensors_)
+    if (name.starts_with(beginning)) found.insert(name);
+  return found;
 }
 
 }  // namespace pom::models

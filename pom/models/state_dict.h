@@ -29,6 +29,8 @@ class StateDict {
   };
   // `file` has to outlive it.
   StateDict(const io::safetensors::Reader& file, const Prefixes& prefixes, WeightCopy copy);
+  // What begins with this, of a file that holds other things too.
+  StateDict(const io::safetensors::Reader& file, const std::string& prefix) : file_(file) { take(prefix); }
 
   const std::string& file() const { return file_.file(); }
   const std::string& prefix() const { return prefix_; }
@@ -40,6 +42,7 @@ class StateDict {
   bool has(const std::string& name) const { return tensors_.contains(name); }
   // Of a tensor that must be there, with so many sides.
   const std::vector<std::int64_t>& shape(const std::string& name, std::size_t sides) const;
+  std::size_t sides(const std::string& name) const { return tensors_.at(name)->shape.size(); }
   // How many different numbers follow "layers." or another beginning.
   std::int64_t count(std::string_view beginning) const;
 
@@ -52,8 +55,7 @@ class StateDict {
 
   // As stored: fp32, bf16, fp16 or fp64.
   at::Tensor read(const std::string& name) const;
-  // The first name that begins so; empty where there is none.
-  std::string first(std::string_view beginning) const;
+  std::set<std::string> names(std::string_view beginning) const;
 
  private:
   void take(const std::string& prefix);
