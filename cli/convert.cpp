@@ -11,6 +11,7 @@
 #include "cli/output_names.h"
 #include "cli/terminal.h"
 #include "pom/generate/convert_vae.h"
+#include "pom/generate/set_field.h"
 
 namespace pom::cli {
 namespace {
@@ -90,6 +91,11 @@ void check_flags(const ConvertFlags& flags) {
   if (!flags.to.empty() && !flags.set.empty())
     throw UsageError("--set: expected it with --from alone: a model folder has its config.json");
   if (flags.check && !network) throw UsageError("--check: expected it with --from and a network alone");
+  as_usage([&] {  // here for its mistakes alone
+    generate::ModelConfig model;
+    generate::VaeConfig vae;
+    return network ? generate::set_json_fields(flags.set, model) : generate::set_json_fields(flags.set, vae);
+  });
 }
 
 // Nothing is overwritten that nobody said may be.
