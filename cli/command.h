@@ -51,6 +51,7 @@ Command eval_command();
 Command dataset_command();
 Command bench_command();
 Command export_command();
+Command convert_command();
 Command info_command();
 Command doctor_command();
 

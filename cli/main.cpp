@@ -44,6 +44,7 @@ std::vector<Command> all_commands() {
 #ifdef POM_WITH_TRAIN
   commands.push_back(bench_command());
 #endif
+  commands.push_back(convert_command());
   commands.push_back(info_command());
   commands.push_back(doctor_command());
   return commands;

@@ -16,6 +16,7 @@ namespace pom::diffusion {
 struct Guidance {
   double scale = 1;
   double from = 0, to = 1;
+  std::int64_t channels = 0;  // the first so many are led, the others are c's; 0: all of them
 
   static Guidance omega(double omega) { return {.scale = 1 + omega}; }
   bool acts_at(double t) const {

@@ -7,10 +7,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/expm1.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/sqrt.h>
+#include <ATen/ops/take.h>
+#include <ATen/ops/tensor.h>
 
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
@@ -27,6 +30,34 @@ double logistic(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
+// ln of what is left of a picture after n of the thousand steps, n = 0 … 1000.
+constexpr int kSteps = 1000;
+const std::vector<double>& log_kept() {
+  static const std::vector<double> table = [] {
+    std::vector<double> sums{0.0};
+    for (int i = 0; i < kSteps; ++i)
+      sums.push_back(sums.back() + std::log1p(-(1e-4 + (0.02 - 1e-4) * i / (kSteps - 1))));
+    return sums;
+  }();
+  return table;
+}
+
+double ddpm_variance(double t) {
+  const double place = t * kSteps;
+  const auto before = static_cast<std::size_t>(std::clamp(place, 0.0, kSteps - 1.0));
+  const std::vector<double>& sums = log_kept();
+  const double part = place - static_cast<double>(before);
+  return -std::expm1(sums[before] + part * (sums[before + 1] - sums[before]));
+}
+
+at::Tensor ddpm_variance(const at::Tensor& t) {
+  const at::Tensor sums = at::tensor(log_kept(), at::kDouble).to(t.device());
+  const at::Tensor place = t.to(at::kDouble) * kSteps;
+  const at::Tensor before = at::clamp(place, 0, kSteps - 1).to(at::kLong);
+  const at::Tensor first = at::take(sums, before), last = at::take(sums, before + 1);
+  return -at::expm1(first + (place - before) * (last - first));
+}
+
 double variance_at(Variance variance, double t) {
   switch (variance) {
     case Variance::linear:
@@ -37,6 +68,8 @@ double variance_at(Variance variance, double t) {
       return 1 - std::cos(kQuarterTurn * t);
     case Variance::sigmoid:
       return (logistic(4 * t - 2) - logistic(-2)) / (logistic(2) - logistic(-2));
+    case Variance::ddpm_linear:
+      return ddpm_variance(t);
   }
   fail("Path: variance: expected one of the enumeration, got ", static_cast<int>(variance));
 }
@@ -51,6 +84,8 @@ at::Tensor variance_at(Variance variance, const at::Tensor& t) {
       return at::rsub(at::cos(t * kQuarterTurn), 1);
     case Variance::sigmoid:
       return (at::sigmoid(t * 4 - 2) - logistic(-2)) / (logistic(2) - logistic(-2));
+    case Variance::ddpm_linear:
+      return ddpm_variance(t);
   }
   fail("Path: variance: expected one of the enumeration, got ", static_cast<int>(variance));
 }

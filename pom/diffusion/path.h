@@ -8,6 +8,9 @@
 //               sine      sin(πt/2)
 //               cosine    1 − cos(πt/2)
 //               sigmoid   s(4t − 2) brought to run from 0 to 1, s the logistic function
+//               ddpm-linear  1 − (1 − β_1)…(1 − β_n) at t = n/1000, β evenly from 1e-4 to 0.02: the thousand
+//                            steps of DDPM, of which t = n/1000 is number n − 1; between them the logarithm
+//                            of the product runs straight
 //             each clamped to [1e-6, 1 − 1e-6]; the network predicts ε, from which x0 = (x − σε)/α needs α >
 //             0
 #pragma once
@@ -21,7 +24,7 @@
 
 namespace pom::diffusion {
 
-enum class Variance { linear, sine, cosine, sigmoid };
+enum class Variance { linear, sine, cosine, sigmoid, ddpm_linear };
 
 enum class Prediction { velocity, epsilon };
 

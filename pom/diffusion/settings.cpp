@@ -61,7 +61,7 @@ std::vector<std::string> Path::names() {
 }
 
 std::vector<std::string> Path::variance_names() {
-  return {"linear", "sine", "cosine", "sigmoid"};
+  return {"linear", "sine", "cosine", "sigmoid", "ddpm-linear"};
 }
 
 std::vector<std::string> Loss::names() {

@@ -104,6 +104,7 @@ BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> it
                          .options = sampler_options(r),
                          .guidance = guidance_of(r),
                          .blocks = job.blocks};
+  sampling.guidance.channels = config.sample.guidance_channels;
   for (const Request& item : items) sampling.seeds.push_back(static_cast<std::uint64_t>(item.own_seed()));
   return sampling;
 }

@@ -45,7 +45,8 @@ struct SampleDefaults {
   double shift_base = 0;  // side at which `shift` holds; it grows with the root of the side. 0: everywhere
   double cfg_scale = 1;
   double cfg_from = 0, cfg_to = 1;
-  double clamp = 0;  // of the predicted image; 0 is off
+  std::int64_t guidance_channels = 0;  // that guidance acts on, the first ones; 0: all
+  double clamp = 0;                    // of the predicted image; 0 is off
   double eta = 0;
   std::int64_t frames = 0;  // of clips; 0 of a model for pictures
   double fps = 0;
@@ -71,6 +72,12 @@ struct SampleDefaults {
     visit(Field{.name = "cfg_scale", .help = "guidance; 1 is off", .least = 0, .most = 1000}, cfg_scale);
     visit(Field{.name = "cfg_from", .help = "guidance from this time on", .least = 0, .most = 1}, cfg_from);
     visit(Field{.name = "cfg_to", .help = "guidance up to this time", .least = 0, .most = 1}, cfg_to);
+    visit(Field{.name = "guidance_channels",
+                .help = "latent channels that guidance acts on, the first ones; 0: all",
+                .least = 0,
+                .most = 4096,
+                .saved = guidance_channels > 0},
+          guidance_channels);
     visit(Field{.name = "clamp",
                 .help = "largest value of the predicted image; 0 is off",
                 .least = 0,

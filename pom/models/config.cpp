@@ -1,6 +1,7 @@
 #include "pom/models/config.h"
 
 #include <array>
+#include <type_traits>
 
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
@@ -78,7 +79,20 @@ NetworkConfig variant(std::string_view name) {
 
 namespace {
 
+// What the networks of clips have no form of.
+void check_plain(const NetworkConfig& config, std::string_view where) {
+  const auto plain = [&](std::string_view field, const auto& expected, const auto& got) {
+    check(expected == got, where, field, ": expected ", expected, " for clips, got ", got);
+  };
+  check(config.position != "dit", where, "position: expected odd or narrow for clips, got dit");
+  plain("time_features", 0, config.time_features);
+  plain("time_input", "1000t", config.time_input);
+  plain("gelu", "erf", config.gelu);
+  check(!config.learned_variance, where, "learned_variance: expected false for clips, got true");
+}
+
 void check_video(const NetworkConfig& config, std::string_view where) {
+  check_plain(config, where);
   check(config.dim >= 8, where, "dim: expected at least 8 (the position code has three axes), got ",
         config.dim);
   check(config.position != "narrow" || config.dim % 8 == 0, where,
@@ -98,12 +112,16 @@ void check_video(const NetworkConfig& config, std::string_view where) {
 
 void check_config(const NetworkConfig& config, std::string_view where) {
   NetworkConfig copy = config;  // fields() hands out references that may be written
-  copy.fields([&](const Field& field, const auto& value) { check_value(field, value, where); });
+  copy.fields([&]<class Value>(const Field& field, const Value& value) {
+    if constexpr (!std::is_same_v<Value, bool>) check_value(field, value, where);
+  });
   check(config.dim % 4 == 0, where,
         "dim: expected a multiple of 4 (the position code has sine and cosine of two axes), got ",
         config.dim);
   check(!config.attention() || config.dim % config.heads == 0, where,
         "heads: expected a divisor of dim = ", config.dim, ", got ", config.heads);
+  check(config.time_features % 2 == 0, where,
+        "time_features: expected an even number (cosines and sines), got ", config.time_features);
   if (config.video()) check_video(config, where);
   if (config.variant.empty()) return;
   const NetworkConfig named = variant(config.variant);

@@ -24,7 +24,13 @@ struct NetworkConfig {
   std::int64_t order = 2, order_expand = 2;  // of the Polynomial Mixer
   std::int64_t heads = 6;                    // of attention
   std::int64_t ffw_expand = 3;               // the feed-forward has ffw_expand * dim hidden features
-  std::string position = "odd";              // code of a token's place, or "narrow": see nn/embeddings.h
+  std::string position = "odd";              // code of a token's place, or "narrow", "dit": nn/embeddings.h
+
+  // Of pictures: what the official DiT and SiT have otherwise (pom/models/convert_dit.cpp).
+  std::int64_t time_features = 0;    // of a time, before an MLP of width dim; 0: dim of them, 4 dim wide
+  std::string time_input = "1000t";  // what they are features of; or "1000t-1", "1-t"
+  std::string gelu = "erf";          // of the feed-forward; or "tanh", its approximation
+  bool learned_variance = false;     // as many outputs again, which nobody reads
 
   // Of clips. A block is one patch of latent frames: patch_time of them, at all places.
   std::int64_t patch_time = 2;
@@ -62,9 +68,10 @@ struct NetworkConfig {
         ffw_expand);
     visit(Field{.name = "position",
                 .help = "position embedding of a token",
-                .choices = {"odd", "narrow"},
+                .choices = {"odd", "narrow", "dit"},
                 .saved = position != "odd"},  // folders from before there was another one stay as they are
           position);
+    dit_fields(visit);
     video_fields(visit);
   }
 
@@ -82,8 +89,36 @@ struct NetworkConfig {
   std::int64_t values() const {  // of the latent in a token
     return (video() ? patch_time : 1) * patch * patch * channels;
   }
+  std::int64_t outputs() const { return (learned_variance ? 2 : 1) * values(); }  // of a token
+  std::int64_t time_inputs() const { return time_features > 0 ? time_features : dim; }
+  std::int64_t time_hidden() const { return time_features > 0 ? dim : 4 * dim; }
 
  private:
+  // Not in files of networks that have none of it.
+  template <class Visit>
+  void dit_fields(Visit&& visit) {
+    visit(Field{.name = "time_features",
+                .help = "features of the time, before an MLP of width dim; 0: dim, before one of 4 dim",
+                .least = 0,
+                .most = 65536,
+                .saved = time_features > 0},
+          time_features);
+    visit(Field{.name = "time_input",
+                .help = "what the features of the time are of",
+                .choices = {"1000t", "1000t-1", "1-t"},
+                .saved = time_input != "1000t"},
+          time_input);
+    visit(Field{.name = "gelu",
+                .help = "GELU of the feed-forward: exact, or the approximation by tanh",
+                .choices = {"erf", "tanh"},
+                .saved = gelu != "erf"},
+          gelu);
+    visit(Field{.name = "learned_variance",
+                .help = "the network also predicts a variance, which is not used",
+                .saved = learned_variance},
+          learned_variance);
+  }
+
   template <class Visit>
   void video_fields(Visit&& visit) {
     const bool saved = video();

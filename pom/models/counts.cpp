@@ -42,8 +42,9 @@ std::int64_t count_macs(const NetworkConfig& c, std::int64_t height, std::int64_
   const std::int64_t n = c.tokens(height, width), d = c.dim;
   const std::int64_t mixer = c.attention() ? 4 * d * d + 2 * n * d : 3 * c.features() * d;
   const std::int64_t token =
-      2 * c.values() * d + c.depth * (mixer + cross_macs(c) + 2 * c.ffw_expand * d * d);
-  const std::int64_t conditioning = 8 * d * d + c.depth * modulations(c) * d * d + 2 * d * d;
+      (c.values() + c.outputs()) * d + c.depth * (mixer + cross_macs(c) + 2 * c.ffw_expand * d * d);
+  const std::int64_t time = (c.time_inputs() + d) * c.time_hidden();
+  const std::int64_t conditioning = time + c.depth * modulations(c) * d * d + 2 * d * d;
   std::int64_t macs = 0;
   const bool too_many =
       __builtin_mul_overflow(n, token, &macs) || __builtin_add_overflow(macs, conditioning, &macs);

@@ -53,6 +53,7 @@ ModulationTable::ModulationTable(WeightReader& weights, const NetworkConfig& con
       gates_(gates),
       depth_(config.depth),
       dim_(config.dim),
+      features_(time_features_of(config)),
       one_plus_(!config.attention()),
       stream_(stream) {
   time_up_ = weights.dense("time_emb.0"), time_down_ = weights.dense("time_emb.2");
@@ -72,7 +73,7 @@ void ModulationTable::plan(const std::vector<Evaluation>& evaluations, const at:
     time_of_.push_back(found - times.begin());
     if (found == times.end()) times.push_back(evaluation.t);
   }
-  const at::Tensor features = nn::time_features(at::tensor(times, at::kDouble), dim_).to(stream_);
+  const at::Tensor features = nn::time_features(at::tensor(times, at::kDouble), features_).to(stream_);
   time_emb_ = at::empty({std::ssize(times), dim_}, stream_);
   ops::silu_mlp_rows(features, time_up_, time_down_, time_emb_);
   conditions_ = conditions;

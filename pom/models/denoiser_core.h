@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pom/models/denoiser.h"
+#include "pom/models/time_input.h"
 #include "pom/ops/block/inference.h"
 
 namespace pom::models {
@@ -49,6 +50,7 @@ class ModulationTable {
   void fill(std::int64_t first);
 
   std::int64_t parts_, gates_, depth_, dim_;
+  nn::TimeFeatures features_;
   bool one_plus_;  // gates are 1 + g
   at::TensorOptions stream_;
   ops::Dense time_up_, time_down_, matrix_;

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
+#include "pom/models/time_input.h"
 #include "pom/nn/checkpointed.h"
 #include "pom/nn/embeddings.h"
 #include "pom/ops/block/training_branch.h"
@@ -15,17 +16,19 @@ DiPoMImpl::DiPoMImpl(const NetworkConfig& config, std::uint64_t seed) : config_(
   check(!config.video(), "DiPoM: kind: expected dipom, got ", config.kind);
   const std::int64_t d = config.dim;
   classes_emb = register_module("classes_emb", torch::nn::Embedding(config.classes + 1, d));
-  time_emb = register_module("time_emb", torch::nn::Sequential(torch::nn::Linear(d, 4 * d), torch::nn::SiLU(),
-                                                               torch::nn::Linear(4 * d, d)));
+  time_emb = register_module(
+      "time_emb", torch::nn::Sequential(torch::nn::Linear(config.time_inputs(), config.time_hidden()),
+                                        torch::nn::SiLU(), torch::nn::Linear(config.time_hidden(), d)));
   in_conv = register_module(
       "in_conv",
       torch::nn::Conv2d(torch::nn::Conv2dOptions(config.channels, d, config.patch).stride(config.patch)));
   layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < config.depth; ++i)
-    layers->push_back(nn::ModulatedBlock(nn::BlockOptions{
-        d, config.attention(), config.order, config.order_expand, config.heads, config.ffw_expand}));
+    layers->push_back(nn::ModulatedBlock(
+        nn::BlockOptions{d, config.attention(), config.order, config.order_expand, config.heads,
+                         config.ffw_expand, config.gelu == "tanh" ? ops::Gelu::tanh : ops::Gelu::erf}));
   out_mod = register_module("out_mod", nn::silu_linear(d, 2 * d));
-  out_proj = register_module("out_proj", torch::nn::Linear(d, config.patch * config.patch * config.channels));
+  out_proj = register_module("out_proj", torch::nn::Linear(d, config.outputs()));
   set_weights(initial_weights(config, seed));
 }
 
@@ -36,7 +39,7 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   check(y.dim() == 1 && y.size(0) == x.size(0) && y.scalar_type() == at::kLong,
         "DiPoM: y: expected int64 of shape (", x.size(0), "), got ", y.scalar_type(), " of shape ",
         y.sizes());
-  const at::Tensor time = nn::in_eights(nn::time_features(t, config_.dim).to(x.scalar_type()));
+  const at::Tensor time = nn::in_eights(nn::time_features(t, time_features_of(config_)).to(x.scalar_type()));
   const at::Tensor c = nn::in_eights(classes_emb->forward(y)) + time_emb->forward(time);  // (B or more, d)
   const at::Tensor tokens = embed(x);
   observe("in_conv", tokens);
@@ -53,9 +56,11 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   }
   const std::vector<at::Tensor> m = out_mod->forward(c).narrow(0, 0, x.size(0)).chunk(2, -1);
   const at::Tensor normal = ops::normed(stream, {m[0], m[1], nn::kNormEps}).second;
-  const at::Tensor pixels = out_proj->forward(normal);  // (B, N, p * p * C)
+  const at::Tensor pixels = out_proj->forward(normal);  // (B, N, p * p * C), or 2 C: the variances last
   observe("out_proj", pixels);
-  return unpatchify(pixels, x.size(2) / config_.patch, x.size(3) / config_.patch, config_.patch);
+  const at::Tensor out =
+      unpatchify(pixels, x.size(2) / config_.patch, x.size(3) / config_.patch, config_.patch);
+  return config_.learned_variance ? out.narrow(1, 0, config_.channels) : out;
 }
 
 // The convolution as one product, whose gradients are deterministic on every device.

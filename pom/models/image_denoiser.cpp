@@ -42,6 +42,16 @@ ImageLayer take_image_layer(WeightReader& weights, const NetworkConfig& config, 
   return layer;
 }
 
+// Those of the outputs that are read: not those of a variance, which come after the channels of each pixel.
+ops::Dense take_output(WeightReader& weights, const NetworkConfig& config) {
+  ops::Dense out = weights.dense("out_proj");
+  if (!config.learned_variance) return out;
+  const auto read = [&](const at::Tensor& rows) {
+    return rows.unflatten(0, {-1, 2 * config.channels}).narrow(1, 0, config.channels).flatten(0, 1);
+  };
+  return {read(out.weight).contiguous(), read(out.bias).contiguous()};
+}
+
 class ImageDenoiser final : public Denoiser {
   // The parts of a layer's modulations, in the order of the network's weights.
   enum Part { scale_1, shift_1, scale_2, shift_2, gate_1, gate_2, parts };
@@ -54,6 +64,7 @@ class ImageDenoiser final : public Denoiser {
     if (fp8()) {
       const std::string reason = ops::fp8_refusal(weights.at("classes_emb.weight").device());
       check(reason.empty(), "Denoiser: dtype: ", reason);
+      check(exact_gelu(), "Denoiser: dtype: fp8 has no kernel for network.gelu \"tanh\"");
     }
     WeightReader reader(weights, stored_as(dtype));
     classes_emb_ = reader.take("classes_emb.weight", arithmetic_of(dtype));
@@ -62,7 +73,7 @@ class ImageDenoiser final : public Denoiser {
     in_conv_.weight = in_conv_.weight.flatten(1);
     for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_image_layer(reader, c, i));
     table_.emplace(reader, c, parts, kGates, stream_);
-    out_proj_ = reader.dense("out_proj");
+    out_proj_ = take_output(reader, c);
     graphs_ = ops::cuda::graphs_on(stream_.device());
   }
 
@@ -143,6 +154,7 @@ class ImageDenoiser final : public Denoiser {
   }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   bool fp8() const { return dtype_ == at::kFloat8_e4m3fn; }
+  bool exact_gelu() const { return config_.gelu == "erf"; }
   at::Tensor on_device(const std::vector<std::int64_t>& numbers) const {
     return at::tensor(numbers, at::TensorOptions(at::kLong)).to(stream_.device());
   }
@@ -231,12 +243,14 @@ class ImageDenoiser final : public Denoiser {
     } else {
       ops::add_mixer(x, m.mixing, layer.pom, config_.order, m.mixing_gate, fp8);
     }
-    ops::add_feed_forward(x, m.feeding, layer.up, layer.down, m.feeding_gate, fp8);
+    ops::add_feed_forward(x, m.feeding, layer.up, layer.down, m.feeding_gate, fp8,
+                          exact_gelu() ? ops::Gelu::erf : ops::Gelu::tanh);
   }
 
   // All blocks at once for this stream, with or without its second half; null where they run one by one.
   ops::BlockStack* stacked(const at::Tensor& x) {
-    if (!on_gpu() || config_.attention() || (fp8() && !measured_) || ops::path() == ops::Path::composed)
+    if (!on_gpu() || config_.attention() || !exact_gelu() || (fp8() && !measured_) ||
+        ops::path() == ops::Path::composed)
       return nullptr;
     std::optional<std::unique_ptr<ops::BlockStack>>& stack = stacks_[x.size(0) > batch_];
     if (!stack) stack = make_stack(x);

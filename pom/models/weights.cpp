@@ -203,8 +203,8 @@ std::vector<TensorSpec> expected_tensors(const NetworkConfig& c) {
   } else {
     specs.add("classes_emb.weight", {c.classes + 1, c.dim});
   }
-  specs.linear("time_emb.0", c.dim, 4 * c.dim);
-  specs.linear("time_emb.2", 4 * c.dim, c.dim);
+  specs.linear("time_emb.0", c.time_inputs(), c.time_hidden());
+  specs.linear("time_emb.2", c.time_hidden(), c.dim);
   if (c.video())
     specs.add("in_conv.weight", {c.dim, c.channels, c.patch_time, c.patch, c.patch});
   else
@@ -212,7 +212,7 @@ std::vector<TensorSpec> expected_tensors(const NetworkConfig& c) {
   specs.add("in_conv.bias", {c.dim});
   for (std::int64_t i = 0; i < c.depth; ++i) add_layer(specs, "layers." + std::to_string(i) + ".", c);
   specs.linear("out_mod.1", c.dim, 2 * c.dim);
-  specs.linear("out_proj", c.dim, c.values());
+  specs.linear("out_proj", c.dim, c.outputs());
   return specs.take();
 }
 
@@ -261,16 +261,15 @@ Weights read_weights(const st::Reader& file, const NetworkConfig& config, std::o
   return weights;
 }
 
-void write_weights(const std::filesystem::path& path, const Weights& weights, at::ScalarType storage,
-                   const io::safetensors::Metadata& metadata) {
-  const st::Dtype dtype = stored_dtype(storage);
+void write_weights(const std::filesystem::path& path, const Weights& weights,
+                   std::optional<at::ScalarType> storage, const io::safetensors::Metadata& metadata) {
   std::vector<at::Tensor> kept;
   std::vector<st::TensorView> views;
   for (const auto& [name, tensor] : weights) {
-    kept.push_back(tensor.detach().to(at::kCPU, storage).contiguous());
+    kept.push_back(tensor.detach().to(at::kCPU, storage.value_or(tensor.scalar_type())).contiguous());
     const at::Tensor& values = kept.back();
     views.push_back({name,
-                     dtype,
+                     stored_dtype(values.scalar_type()),
                      {values.sizes().data(), values.sizes().size()},
                      {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}});
   }

@@ -45,8 +45,8 @@ void check_weights(const Weights& weights, const NetworkConfig& config, std::str
 void check_weights(const io::safetensors::Header& header, const NetworkConfig& config,
                    std::string_view where);
 
-// Stored as fp32, bf16, fp16 or fp64.
-void write_weights(const std::filesystem::path& path, const Weights& weights, at::ScalarType storage,
-                   const io::safetensors::Metadata& metadata = {});
+// Stored as fp32, bf16, fp16 or fp64; each as it is where `storage` says nothing.
+void write_weights(const std::filesystem::path& path, const Weights& weights,
+                   std::optional<at::ScalarType> storage, const io::safetensors::Metadata& metadata = {});
 
 }  // namespace pom::models

@@ -18,14 +18,17 @@ namespace pom::nn {
 PositionForm position_form(std::string_view name) {
   if (name == "odd") return PositionForm::odd;
   if (name == "narrow") return PositionForm::narrow;
+  if (name == "dit") return PositionForm::dit;
   fail("position code: form: unknown name \"", name, "\"",
-       suggestion(name, std::vector<std::string>{"odd", "narrow"}));
+       suggestion(name, std::vector<std::string>{"odd", "narrow", "dit"}));
 }
 
-double position_angle(PositionForm form, double u, std::int64_t i, std::int64_t frequencies) {
-  if (form == PositionForm::odd) return std::numbers::pi * static_cast<double>(2 * i + 1) * u;
+double position_angle(PositionForm form, double place, std::int64_t i, std::int64_t frequencies) {
+  if (form == PositionForm::odd) return std::numbers::pi * static_cast<double>(2 * i + 1) * place;
+  if (form == PositionForm::dit)
+    return place * (1 / std::pow(10000.0, static_cast<double>(i) / static_cast<double>(frequencies)));
   const double step = frequencies > 1 ? 1.5 / static_cast<double>(frequencies - 1) : 0;
-  return (0.5 + step * static_cast<double>(i)) * (std::numbers::pi * u + 1);
+  return (0.5 + step * static_cast<double>(i)) * (std::numbers::pi * place + 1);
 }
 
 namespace {
@@ -37,7 +40,8 @@ at::Tensor axis_code(std::int64_t side, std::int64_t dim, PositionForm form) {
   at::Tensor code = at::empty({side, dim / 2}, at::kDouble);
   double* out = code.data_ptr<double>();
   for (std::int64_t i = 0; i < side; ++i, out += dim / 2) {
-    const double place = side > 1 ? static_cast<double>(i) / static_cast<double>(side - 1) : 0;
+    const double share = side > 1 ? static_cast<double>(i) / static_cast<double>(side - 1) : 0;
+    const double place = form == PositionForm::dit ? static_cast<double>(i) : share;
     for (std::int64_t f = 0; f < frequencies; ++f) {
       const double angle = position_angle(form, place, f, frequencies);
       out[f] = std::sin(angle);
@@ -62,31 +66,35 @@ at::Tensor position_code(std::int64_t rows, std::int64_t columns, std::int64_t d
 namespace {
 
 // Where t is: the host would have to wait for it.
-at::Tensor time_features_there(const at::Tensor& t, std::int64_t dim) {
-  const at::Tensor i = at::arange(dim / 2, t.options().dtype(at::kDouble));
-  const at::Tensor frequency = (i * (-2 * std::log(1000.0) / static_cast<double>(dim))).exp();
-  const at::Tensor angle = (t.to(at::kDouble) * 1000).unsqueeze(1) * frequency;
+at::Tensor time_features_there(const at::Tensor& t, const TimeFeatures& f) {
+  const at::Tensor i = at::arange(f.count / 2, t.options().dtype(at::kDouble));
+  const at::Tensor frequency = (i * (-2 * std::log(f.period) / static_cast<double>(f.count))).exp();
+  const at::Tensor angle = (t.to(at::kDouble) * f.scale + f.shift).unsqueeze(1) * frequency;
   return at::cat({angle.cos(), angle.sin()}, 1).to(t.scalar_type());
 }
 
 }  // namespace
 
-at::Tensor time_features(const at::Tensor& t, std::int64_t dim) {
+at::Tensor time_features(const at::Tensor& t, const TimeFeatures& f) {
   check(t.dim() == 1, "time_features: t: expected shape (B), got ", t.sizes());
-  check(dim >= 2 && dim % 2 == 0, "time_features: dim: expected an even number, got ", dim);
-  if (!t.is_cpu()) return time_features_there(t, dim);
+  check(f.count >= 2 && f.count % 2 == 0, "time_features: count: expected an even number, got ", f.count);
+  if (!t.is_cpu()) return time_features_there(t, f);
   const at::Tensor times = t.to(at::kCPU, at::kDouble).contiguous();
-  at::Tensor features = at::empty({t.size(0), dim}, at::kDouble);
+  at::Tensor features = at::empty({t.size(0), f.count}, at::kDouble);
   double* out = features.data_ptr<double>();
-  for (std::int64_t b = 0; b < t.size(0); ++b, out += dim)
-    for (std::int64_t i = 0; i < dim / 2; ++i) {
-      const double frequency =
-          std::exp(-2 * std::log(1000.0) * static_cast<double>(i) / static_cast<double>(dim));
-      const double angle = 1000 * times.const_data_ptr<double>()[b] * frequency;
+  const double count = static_cast<double>(f.count);
+  for (std::int64_t b = 0; b < t.size(0); ++b, out += f.count)
+    for (std::int64_t i = 0; i < f.count / 2; ++i) {
+      const double frequency = std::exp(-2 * std::log(f.period) * static_cast<double>(i) / count);
+      const double angle = (f.scale * times.const_data_ptr<double>()[b] + f.shift) * frequency;
       out[i] = std::cos(angle);
-      out[dim / 2 + i] = std::sin(angle);
+      out[f.count / 2 + i] = std::sin(angle);
     }
   return features.to(t.device(), t.scalar_type());
+}
+
+at::Tensor time_features(const at::Tensor& t, std::int64_t count) {
+  return time_features(t, TimeFeatures{.count = count});
 }
 
 }  // namespace pom::nn

@@ -15,16 +15,29 @@ namespace pom::nn {
 //   between
 //           the same ends have codes between theirs. Published networks for larger pictures and for clips
 //           have it
-enum class PositionForm { odd, narrow };
+//   dit     n 10000^(-i / F), n the number of the place from 0 on, not its share of the axis: that of the
+//           official DiT and SiT, whose codes are those of one resolution's grid
+enum class PositionForm { odd, narrow, dit };
 PositionForm position_form(std::string_view name);
-double position_angle(PositionForm form, double u, std::int64_t i, std::int64_t frequencies);  // i < F
+// i < F; `place` is u, of the form dit the number n.
+double position_angle(PositionForm form, double place, std::int64_t i, std::int64_t frequencies);
 
 // (rows * columns, dim), row by row: [sin x, cos x, sin y, cos y] of the angles of dim / 4 frequencies, x
-// along the columns and y along the rows. Being relative to the sides, it serves any resolution.
+// along the columns and y along the rows. Being relative to the sides, it serves any resolution; that of the
+// form dit is not, and goes on beyond the sides that a network has learned.
 at::Tensor position_code(std::int64_t rows, std::int64_t columns, std::int64_t dim,
                          at::ScalarType dtype = at::kFloat, PositionForm form = PositionForm::odd);
 
-// t (B) in [0, 1] -> (B, dim): [cos, sin] of 1000 t exp(-2 ln(1000) i / dim), i < dim / 2.
-at::Tensor time_features(const at::Tensor& t, std::int64_t dim);
+// What a network is told of a time.
+struct TimeFeatures {
+  std::int64_t count = 0;
+  double period = 1000;            // the frequencies run down from 1 to nearly 1 / period
+  double scale = 1000, shift = 0;  // of scale t + shift
+};
+
+// t (B) in [0, 1] -> (B, count): [cos, sin] of (scale t + shift) exp(-2 ln(period) i / count), i < count / 2.
+at::Tensor time_features(const at::Tensor& t, const TimeFeatures& features);
+// The same of 1000 t, with a period of 1000.
+at::Tensor time_features(const at::Tensor& t, std::int64_t count);
 
 }  // namespace pom::nn

@@ -1,6 +1,8 @@
 #include "pom/nn/modulated_block.h"
 
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
 #include <torch/nn/modules/activation.h>
 
@@ -30,7 +32,8 @@ torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out) {
   return torch::nn::Sequential(torch::nn::SiLU(), torch::nn::Linear(in, out));
 }
 
-ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o) : gate_base_(o.attention ? 0.0 : 1.0) {
+ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o)
+    : gelu_(o.gelu), gate_base_(o.attention ? 0.0 : 1.0) {
   check(o.ffw_expand >= 1, "ModulatedBlock: ffw_expand: expected at least 1, got ", o.ffw_expand);
   if (o.attention)
     attn = register_module("attn", Attention(o.dim, o.heads));
@@ -67,7 +70,11 @@ ops::ResidualStream ModulatedBlockImpl::mixed(const ops::ResidualStream& stream,
 ops::ResidualStream ModulatedBlockImpl::fed_forward(const ops::ResidualStream& stream,
                                                     const ops::Modulation& m) {
   const auto &up = ffw->at<torch::nn::LinearImpl>(0), &down = ffw->at<torch::nn::LinearImpl>(2);
-  return ops::feed_forward_branch(stream, m, up.weight, up.bias, down.weight, down.bias);
+  if (gelu_ == ops::Gelu::erf)
+    return ops::feed_forward_branch(stream, m, up.weight, up.bias, down.weight, down.bias);
+  const auto [sum, normal] = ops::normed(stream, m);
+  const at::Tensor hidden = at::gelu(at::linear(normal, up.weight, up.bias), "tanh");
+  return {.x = sum, .y = at::linear(hidden, down.weight, down.bias)};
 }
 
 }  // namespace pom::nn

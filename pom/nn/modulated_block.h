@@ -18,6 +18,7 @@ struct BlockOptions {
   std::int64_t order = 2, order_expand = 2;
   std::int64_t heads = 6;
   std::int64_t ffw_expand = 3;
+  ops::Gelu gelu = ops::Gelu::erf;  // of pictures
 };
 
 class ModulatedBlockImpl : public torch::nn::Module {
@@ -37,6 +38,7 @@ class ModulatedBlockImpl : public torch::nn::Module {
   ops::ResidualStream mixed(const ops::ResidualStream& stream, const ops::Modulation& modulation);
   ops::ResidualStream fed_forward(const ops::ResidualStream& stream, const ops::Modulation& modulation);
 
+  ops::Gelu gelu_;
   double gate_base_;  // gates are 1 + g around the mixer, g around attention
 };
 TORCH_MODULE(ModulatedBlock);

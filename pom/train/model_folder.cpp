@@ -26,8 +26,9 @@ bool decides_weights(const models::NetworkConfig& network, std::string_view fiel
   if (field == "heads") return network.attention();
   if (field == "classes") return !network.video();
   if (field == "patch_time" || field == "text_width" || field == "no_text") return network.video();
-  constexpr std::array<std::string_view, 8> always = {"kind",  "mixer",    "dim",        "depth",
-                                                      "patch", "channels", "ffw_expand", "position"};
+  constexpr std::array<std::string_view, 12> always = {
+      "kind",       "mixer",    "dim",           "depth",      "patch", "channels",
+      "ffw_expand", "position", "time_features", "time_input", "gelu",  "learned_variance"};
   return std::ranges::find(always, field) != always.end();
 }
 

@@ -37,6 +37,20 @@ TEST(Guidance, PushesAwayFromTheUnconditional) {
   }
 }
 
+TEST(Guidance, LeadsSomeChannelsAndLeavesTheOthers) {
+  const at::Tensor c = at::randn({2, 4, 3}, at::kDouble), u = at::randn({2, 4, 3}, at::kDouble);
+  const PairModel model = [&](const at::Tensor&, double, bool) { return at::cat({c, u}); };
+  const at::Tensor x = at::zeros({2, 4, 3}, at::kDouble), led = u + 4 * (c - u);
+  const auto answer = [&](std::int64_t channels) {
+    return guide(model, {.scale = 4, .channels = channels})(x, 0.5);
+  };
+  const at::Tensor three = answer(3);
+  EXPECT_TRUE(at::allclose(three.narrow(1, 0, 3), led.narrow(1, 0, 3), 1e-12, 1e-13));
+  EXPECT_TRUE(at::equal(three.narrow(1, 3, 1), c.narrow(1, 3, 1)));
+  for (const std::int64_t all : {0, 4, 9}) EXPECT_TRUE(at::allclose(answer(all), led, 1e-12, 1e-13));
+  EXPECT_THROW(answer(-1), Error);
+}
+
 TEST(Guidance, NeverAsksForWhatItDoesNotUse) {
   Pair pair;
   const at::Tensor x = start_noise(3, {1}, at::kDouble);

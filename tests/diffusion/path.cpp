@@ -39,6 +39,28 @@ TEST(Path, HasTheVariancesOfTheReference) {
   EXPECT_EQ(Path::flow().alpha(0.25), 0.75);
 }
 
+// The thousand steps of DDPM: step i is at t = (i + 1) / 1000, and what is left of a picture there is the
+// product of 1 - β.
+TEST(Path, HasTheStepsOfDdpm) {
+  const Path path = Path::named("epsilon", "ddpm-linear");
+  double kept = 1;
+  for (int i = 0; i < 1000; ++i) {
+    kept *= 1 - (1e-4 + (0.02 - 1e-4) * i / 999);
+    const double t = (i + 1) / 1000.0;
+    EXPECT_NEAR(path.alpha(t), std::sqrt(kept), 1e-12) << i;
+    EXPECT_NEAR(path.sigma(t), std::sqrt(1 - kept), 1e-11) << i;
+  }
+  EXPECT_NEAR(path.alpha(1), 0.00635, 1e-5);
+  EXPECT_NEAR(path.sigma(0), 1e-3, 1e-15);  // clamped
+  for (double t = 0.0001; t < 1; t += 0.0007) EXPECT_GT(path.sigma(t + 0.0001), path.sigma(t)) << t;
+  const at::Tensor t = at::tensor({0.0, 0.0004, 0.25, 0.5003, 0.9999, 1.0}, at::kDouble);
+  const auto [alpha, sigma] = path.alpha_sigma(t, 1);
+  for (std::int64_t i = 0; i < t.numel(); ++i) {
+    EXPECT_NEAR(alpha[i].item<double>(), path.alpha(t[i].item<double>()), 1e-14);
+    EXPECT_NEAR(sigma[i].item<double>(), path.sigma(t[i].item<double>()), 1e-13);
+  }
+}
+
 TEST(Path, GetsNoisierWithTime) {
   for (const Path& path : all_paths())
     for (double t = 0.01; t < 1; t += 0.01) {

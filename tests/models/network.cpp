@@ -213,6 +213,38 @@ TEST(Denoising, EqualsTheModuleWithTheNarrowPosition) {
   EXPECT_FALSE(at::allclose(answer(odd), expected, 1e-2, 1e-2));
 }
 
+// The fields of the official DiT and SiT, each of which changes the answer, with both mixers.
+TEST(Denoising, EqualsTheModuleWithTheFieldsOfDit) {
+  const at::Tensor x = at::randn({1, 3, 6, 10}, at::kDouble), t = at::full({1}, 0.31, at::kDouble),
+                   y = at::full({1}, 2, at::kLong);
+  const at::NoGradGuard no_grad;
+  for (const bool attention : {false, true}) {
+    std::vector<at::Tensor> answers;
+    NetworkConfig config = small(attention);
+    const auto judge = [&] {
+      const Weights weights = random_weights(config);
+      DiPoM network(config);
+      network->to(at::kDouble);
+      network->set_weights(weights);
+      answers.push_back(network->forward(x, t, y));
+      EXPECT_EQ(answers.back().sizes(), x.sizes());
+      const auto denoiser = Denoiser::make(config, weights, at::kDouble);
+      prepare(*denoiser, {2}, 6, 10, {0.31});
+      EXPECT_LT(((*denoiser)(x, 1) - answers.back()).abs().max().item<double>(),
+                1e-12 * answers.back().abs().max().item<double>());
+    };
+    judge();
+    config.position = "dit", judge();
+    config.gelu = "tanh", judge();
+    config.time_input = "1-t", judge();
+    config.time_input = "1000t-1", judge();
+    config.time_features = 10, judge();
+    config.learned_variance = true, judge();
+    for (std::size_t i = 1; i < answers.size(); ++i)
+      EXPECT_FALSE(at::allclose(answers[i], answers[i - 1], 1e-5, 1e-5)) << i;
+  }
+}
+
 // Orders that no kernel of ours covers are composed, which is no reason to let other pictures matter.
 TEST(Denoising, ARowDependsOnItsPictureAloneInAnyOrder) {
   NetworkConfig config = small();

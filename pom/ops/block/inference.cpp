@@ -126,8 +126,9 @@ void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, 
 }
 
 void add_feed_forward(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,
-                      const at::Tensor& gate, const Fp8& fp8) {
+                      const at::Tensor& gate, const Fp8& fp8, Gelu gelu) {
   constexpr const char* op = "add_feed_forward";
+  const bool exact = gelu == Gelu::erf;
   check_dense(op, up), check_dense(op, down), check_alike(op, up, down);
   check_stream(op, "x", x, up.weight.size(1), up.weight);
   check(down.weight.size(1) == up.weight.size(0) && down.weight.size(0) == x.size(-1), op,
@@ -135,13 +136,15 @@ void add_feed_forward(at::Tensor& x, const Modulation& m, const Dense& up, const
         shape_text(down.weight));
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
-  if (try_cuda(x) && cuda::add_feed_forward(x, m, up, down, gate, fp8)) return;
+  if (exact && try_cuda(x) && cuda::add_feed_forward(x, m, up, down, gate, fp8)) return;
   check_composable(op, x, fp8);
-  if (!fused(x))
-    return add_gated(x, linear(at::gelu(linear(modulated_norm(x, m, up.weight.scalar_type()), up)), down),
-                     gate);
+  if (!fused(x)) {
+    const at::Tensor hidden = linear(modulated_norm(x, m, up.weight.scalar_type()), up);
+    return add_gated(x, linear(at::gelu(hidden, exact ? "none" : "tanh"), down), gate);
+  }
   cpu::DenseArgs a = modulated(x, x, m, After::residual);
   a.gate = cpu::per_sequence(gate);
+  a.between = exact ? Between::gelu : Between::gelu_tanh;
   cpu::run_dense(a, up, down);
 }
 

@@ -42,9 +42,12 @@ std::string fp8_refusal(c10::Device device);
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8 = {});
 
+// The exact one, or its approximation by tanh, which no kernel for GPUs has: it is composed there.
+enum class Gelu { erf, tanh };
+
 // x += gate * (gelu(m W_up + b_up) W_down + b_down)
 void add_feed_forward(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
-                      const at::Tensor& gate, const Fp8& fp8 = {});
+                      const at::Tensor& gate, const Fp8& fp8 = {}, Gelu gelu = Gelu::erf);
 
 // y = m W + b into y (B, N, out), which is in the stream's dtype or in that of the weights.
 void modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,

@@ -13,7 +13,7 @@
 namespace pom::ops::cpu {
 
 enum class Before { nothing, silu, norm };
-enum class Between { gelu, silu };
+enum class Between { gelu, gelu_tanh, silu };
 enum class After { store, store_arithmetic, residual };
 
 struct DenseArgs {

@@ -103,7 +103,8 @@ class DenseTile {
   POM_INLINE V<Acc> activated(std::int64_t f0, std::int64_t f, int t) const {
     V<Acc> x = load(z_ + f * T_ + t);
     if (a_.b1) x += splat(load_some(static_cast<const Store*>(a_.b1) + f0 + f, 1)[0]);
-    return a_.between == Between::gelu ? gelu<Acc>(x) : x * sigmoid<Acc>(x);
+    if (a_.between == Between::gelu) return gelu<Acc>(x);
+    return a_.between == Between::gelu_tanh ? gelu_tanh<Acc>(x) : x * sigmoid<Acc>(x);
   }
 
   // Features c0 .. c0 + columns of the result, from C[columns][T].

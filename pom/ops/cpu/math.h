@@ -90,6 +90,13 @@ POM_INLINE V<A> gelu(V<A> x) {
   return fma<A>(half, erf_over_sqrt2(x), half);
 }
 
+// x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), which is x sigmoid(2 u).
+template <class A>
+POM_INLINE V<A> gelu_tanh(V<A> x) {
+  const V<A> u = fma<A>(splat<A>(A(0.044715)) * x * x, x, x);
+  return x * sigmoid<A>(splat<A>(A(1.59576912160573071176)) * u);
+}
+
 // gelu(x) and its derivative Phi(x) + x phi(x).
 template <class A>
 POM_INLINE void gelu_with_slope(V<A> x, V<A>& value, V<A>& slope) {

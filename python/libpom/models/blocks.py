@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import masks
 from ..errors import fail
 from ..module import PoM
-from .config import Mixer
+from .config import Gelu, Mixer
 
 NORM_EPS = 1e-6  # of the layer norms, which have no weights of their own
 
@@ -28,8 +28,9 @@ def silu_linear(width: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.SiLU(), nn.Linear(width, out))
 
 
-def feed_forward(dim: int, expand: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dim, expand * dim), nn.GELU(), nn.Linear(expand * dim, dim))
+def feed_forward(dim: int, expand: int, gelu: Gelu = "erf") -> nn.Sequential:
+    act = nn.GELU(approximate="tanh" if gelu == "tanh" else "none")
+    return nn.Sequential(nn.Linear(dim, expand * dim), act, nn.Linear(expand * dim, dim))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, visible: Tensor | None = None) -> Tensor:
@@ -103,6 +104,7 @@ class Block(nn.Module):
         ffw_expand: int,
         modulations: int,
         gates: int,
+        gelu: Gelu = "erf",
     ) -> None:
         super().__init__()
         self.attention = mixer == "attention"
@@ -110,7 +112,7 @@ class Block(nn.Module):
             self.attn = Attention(dim, heads)
         else:
             self.pom = PoM(dim, order, order_expand)
-        self.ffw = feed_forward(dim, ffw_expand)
+        self.ffw = feed_forward(dim, ffw_expand, gelu)
         self.cond_mlp = silu_linear(dim, modulations * dim)
         self.gate_mlp = silu_linear(dim, gates * dim)
         self.gate_base = 0.0 if self.attention else 1.0
@@ -146,8 +148,11 @@ class ModulatedBlock(Block):
         order_expand: int = 2,
         heads: int = 6,
         ffw_expand: int = 3,
+        gelu: Gelu = "erf",
     ) -> None:
-        super().__init__(dim, mixer, order, order_expand, heads, ffw_expand, modulations=4, gates=2)
+        super().__init__(
+            dim, mixer, order, order_expand, heads, ffw_expand, modulations=4, gates=2, gelu=gelu
+        )
         self.reset_parameters()
 
     def forward(self, x: Tensor, c: Tensor) -> Tensor:

@@ -14,12 +14,16 @@ Kind = Literal["dipom", "vdipom"]
 Mixer = Literal["pom", "attention"]
 TemporalMask = Literal["block-causal", "none"]
 TimeCode = Literal["periodic", "geometric", "relative", "none"]
-Position = Literal["odd", "narrow"]
+Position = Literal["odd", "narrow", "dit"]
+TimeInput = Literal["1000t", "1000t-1", "1-t"]
+Gelu = Literal["erf", "tanh"]
 NoText = Literal["token", "mask"]
 
 OF_CLIPS = (
     "patch_time", "text_width", "temporal_mask", "window", "own_every", "time_code", "time_period", "no_text",
 )  # fmt: skip
+
+OF_DIT = ("time_features", "time_input", "gelu", "learned_variance")  # of images; the official DiT and SiT
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,11 @@ class NetworkConfig:
         order, order_expand: of the Polynomial Mixer.
         heads: of attention.
         ffw_expand: the feed-forward has ffw_expand * dim hidden features.
-        position: code of a token's place, "odd" or "narrow": see positions.py.
+        position: code of a token's place, "odd", "narrow" or, of images, "dit": see positions.py.
+        time_features: of a time, before an MLP of width dim, of images; 0: dim of them, 4 dim wide.
+        time_input: what they are features of: "1000t", "1000t-1" or "1-t".
+        gelu: of the feed-forward: "erf", or its approximation by "tanh".
+        learned_variance: as many outputs again, which nobody reads.
         patch_time: latent frames of a block of clips, at all places of which a token is one patch.
         text_width: width of a token of text.
         temporal_mask: "block-causal" (a block sees itself and those before it) or "none".
@@ -63,6 +71,10 @@ class NetworkConfig:
     heads: int = declared(6, least=1, most=1024)
     ffw_expand: int = declared(3, least=1, most=64)
     position: Position = declared("odd")
+    time_features: int = declared(0, least=0, most=65536)
+    time_input: TimeInput = declared("1000t")
+    gelu: Gelu = declared("erf")
+    learned_variance: bool = declared(False)
     patch_time: int = declared(2, least=1, most=256)
     text_width: int = declared(4096, least=1, most=65536)
     temporal_mask: TemporalMask = declared("block-causal")
@@ -82,8 +94,9 @@ class NetworkConfig:
 
     def unsaved(self) -> tuple[str, ...]:
         """Folders from before there was a choice stay as they are."""
-        position = ("position",) * (self.position == "odd")
-        return position + (("no_text",) * (self.no_text == "token") if self.video else OF_CLIPS)
+        choices = ("position", *OF_DIT)
+        plain = tuple(name for name in choices if getattr(self, name) == getattr(NetworkConfig, name))
+        return plain + (("no_text",) * (self.no_text == "token") if self.video else OF_CLIPS)
 
     def own_alone(self, layer: int) -> bool:
         """Whether a block sees itself alone in this layer, counted from 0."""
@@ -97,10 +110,22 @@ class NetworkConfig:
             fail(f"{where}dim", expected, self.dim)
         if self.attention and self.dim % self.heads != 0:
             fail(f"{where}heads", f"a divisor of dim = {self.dim}", self.heads)
+        if self.time_features % 2 != 0:
+            fail(f"{where}time_features", "an even number (cosines and sines)", self.time_features)
         if self.video:
+            self._check_plain(where)
             self._check_video(where)
         if self.variant:
             self._check_variant(where)
+
+    def _check_plain(self, where: str) -> None:
+        """What the networks of clips have no form of."""
+        if self.position == "dit":
+            fail(f"{where}position", "odd or narrow for clips", self.position)
+        for name in OF_DIT:
+            expected, got = getattr(NetworkConfig, name), getattr(self, name)
+            if expected != got:
+                fail(f"{where}{name}", f"{str(expected).lower()} for clips", str(got).lower())
 
     def _check_video(self, where: str) -> None:
         causal = self.temporal_mask == "block-causal"
@@ -178,17 +203,18 @@ def variant(name: str, where: str = "network: ") -> NetworkConfig:
 @dataclass(frozen=True)
 class DiffusionConfig:
     """What the network was trained to predict: of `path` "flow" ε - x0 where x_t = (1 - t) x0 + t ε, of
-    "epsilon" ε where x_t = √(1 - v) x0 + √v ε and v(t) is the `variance`."""
+    "epsilon" ε where x_t = √(1 - v) x0 + √v ε and v(t) is the `variance`; "ddpm-linear" is that of DDPM's
+    thousand steps, of which t = n / 1000 is number n - 1."""
 
     path: Literal["flow", "epsilon"] = declared("flow")
-    variance: Literal["linear", "sine", "cosine", "sigmoid"] = declared("linear")
+    variance: Literal["linear", "sine", "cosine", "sigmoid", "ddpm-linear"] = declared("linear")
 
 
 @dataclass(frozen=True)
 class CodecConfig:
     """What turns images in [-1, 1] into latents: latent = (image - shift) * scale."""
 
-    kind: Literal["pixels"] = declared("pixels")
+    kind: Literal["pixels", "autoencoder-kl", "cogvideox"] = declared("pixels")
     scale: float = declared(1.0, least=1e-6, most=1e6)
     shift: float = declared(0.0, least=-1e6, most=1e6)
 
@@ -217,13 +243,14 @@ class SampleDefaults:
     cfg_scale: float = declared(1.0, least=0, most=1000)
     cfg_from: float = declared(0.0, least=0, most=1)
     cfg_to: float = declared(1.0, least=0, most=1)
+    guidance_channels: int = declared(0, least=0, most=4096)
     clamp: float = declared(0.0, least=0, most=1000, formerly="clip")
     eta: float = declared(0.0, least=0, most=1)
     frames: int = declared(0, least=0, most=1e9)
     fps: float = declared(0.0, least=0, most=1000)
 
     def unsaved(self) -> tuple[str, ...]:
-        zero_is_none = ("shift_base", "frames", "fps")
+        zero_is_none = ("shift_base", "guidance_channels", "frames", "fps")
         return tuple(name for name in zero_is_none if getattr(self, name) == 0)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import fail
 from .blocks import ModulatedBlock, PatchEmbedding, silu_linear, unpatchify
-from .config import Mixer, NetworkConfig, Position, variant
+from .config import Gelu, Mixer, NetworkConfig, Position, TimeInput, variant
 from .network import Network, check_range, time_mlp
 from .positions import position_code
 
@@ -34,7 +34,11 @@ class DiPoM(Network):
         order, order_expand: of the Polynomial Mixer.
         heads: of attention, a divisor of dim.
         ffw_expand: the feed-forward has ffw_expand * dim hidden features.
-        position: code of a token's place, "odd" or "narrow".
+        position: code of a token's place, "odd", "narrow" or "dit".
+        time_features: of a time, before an MLP of width dim; 0: dim of them, 4 dim wide.
+        time_input: what they are features of: "1000t", "1000t-1" or "1-t".
+        gelu: of the feed-forward: "erf", or its approximation by "tanh".
+        learned_variance: as many outputs again, which are not part of the prediction.
         checkpointing: computes blocks again in the backward pass instead of keeping their activations.
         device, dtype: of the weights.
     """
@@ -56,6 +60,10 @@ class DiPoM(Network):
         heads: int = 6,
         ffw_expand: int = 3,
         position: Position = "odd",
+        time_features: int = 0,
+        time_input: TimeInput = "1000t",
+        gelu: Gelu = "erf",
+        learned_variance: bool = False,
         checkpointing: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -63,6 +71,7 @@ class DiPoM(Network):
         config = NetworkConfig(
             dim=dim, depth=depth, patch=patch, channels=channels, classes=classes, mixer=mixer, order=order,
             order_expand=order_expand, heads=heads, ffw_expand=ffw_expand, position=position,
+            time_features=time_features, time_input=time_input, gelu=gelu, learned_variance=learned_variance,
         )  # fmt: skip
         super().__init__(config, checkpointing, device, dtype)
 
@@ -87,17 +96,17 @@ class DiPoM(Network):
     def _make(self, config: NetworkConfig) -> None:
         c = config
         self.classes_emb = nn.Embedding(c.classes + 1, c.dim)
-        self.time_emb = time_mlp(c.dim)
+        self.time_emb = time_mlp(c)
         self.in_conv = PatchEmbedding(c.channels, c.dim, (c.patch, c.patch))
         self.layers = nn.ModuleList(
             ModulatedBlock(
                 c.dim, mixer=c.mixer, order=c.order, order_expand=c.order_expand, heads=c.heads,
-                ffw_expand=c.ffw_expand,
+                ffw_expand=c.ffw_expand, gelu=c.gelu,
             )
             for _ in range(c.depth)
         )  # fmt: skip
         self.out_mod = silu_linear(c.dim, 2 * c.dim)
-        self.out_proj = nn.Linear(c.dim, c.patch * c.patch * c.channels)
+        self.out_proj = nn.Linear(c.dim, c.patch * c.patch * c.channels * (2 if c.learned_variance else 1))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -124,7 +133,10 @@ class DiPoM(Network):
         tokens = self.in_conv(x) + place.to(self._dtype)  # (B, N, d)
         for layer in self.layers:
             tokens = self._run(layer, tokens, c)
-        return unpatchify(self._out(tokens, c), x.shape, self.in_conv.patch)
+        out = self._out(tokens, c)
+        if self.config.learned_variance:  # whose channels come last of each pixel
+            out = out.unflatten(-1, (-1, 2 * x.shape[1]))[..., : x.shape[1]].flatten(-2)
+        return unpatchify(out, x.shape, self.in_conv.patch)
 
     def _check_latents(self, x: Tensor) -> None:
         if x.dim() != 4 or x.shape[1] != self.config.channels:

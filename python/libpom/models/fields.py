@@ -83,13 +83,15 @@ def _shown(value: object) -> str:
 
 def _scalar(kind: type, value: object, where: str) -> Any:
     """The value as an int, float or str, which it has to be: 384.0 is no integer, any number a float."""
+    if kind is bool and isinstance(value, bool):
+        return value
     if kind is str and isinstance(value, str):
         return value
     if kind is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    expected = {str: "a string", int: "an integer", float: "a number"}[kind]
+    expected = {bool: "true or false", str: "a string", int: "an integer", float: "a number"}[kind]
     raise Error(f"{where}: expected {expected}, got {_shown(value)}")
 
 

@@ -237,7 +237,7 @@ def save(
         files[_TEXT] = lambda file: tensor_file.write(file, encoder, lines)
     elif config.network.video and not (Path(folder) / _TEXT).exists():
         _warn(f"text: none given, so that only Python can use {folder}; pass text=Words(…)")
-    if config.network.channels not in (1, 3):
+    if config.codec.kind == "pixels" and config.network.channels not in (1, 3):
         _warn(
             f"network: {config.network.channels} channels, where the codec pixels has 1 or 3, so that only "
             f"Python can use {folder}"

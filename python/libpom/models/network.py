@@ -14,12 +14,14 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import fail
 from .blocks import Block, PatchEmbedding, modulated_norm
-from .config import OF_CLIPS, Kind, ModelConfig, NetworkConfig
+from .config import OF_CLIPS, OF_DIT, Kind, ModelConfig, NetworkConfig
 from .positions import time_features
 
 
-def time_mlp(dim: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU(), nn.Linear(4 * dim, dim))
+def time_mlp(config: NetworkConfig) -> nn.Sequential:
+    dim, features = config.dim, config.time_features
+    hidden = dim if features else 4 * dim
+    return nn.Sequential(nn.Linear(features or dim, hidden), nn.SiLU(), nn.Linear(hidden, dim))
 
 
 Made = TypeVar("Made", bound="Network")
@@ -77,7 +79,7 @@ class Network(nn.Module):
             other = "VDiPoM, of clips" if config.video else "DiPoM, of images"
             fail(f"{cls.__name__}: kind", cls.kind, f"{config.kind} (which is {other})")
         config.check(f"{cls.__name__}: ")
-        no_argument = {"kind", "variant", *(("classes",) if config.video else OF_CLIPS)}
+        no_argument = {"kind", "variant", *(("classes", *OF_DIT) if config.video else OF_CLIPS)}
         names = [field.name for field in fields(config) if field.name not in no_argument]
         arguments = {name: getattr(config, name) for name in names}
         network = cls(**arguments, checkpointing=checkpointing, device=device, dtype=dtype)  # type: ignore[call-arg]
@@ -114,7 +116,9 @@ class Network(nn.Module):
         return layer(*inputs)
 
     def _time(self, t: Tensor) -> Tensor:  # (B) -> (B, d)
-        return self.time_emb(time_features(t, self.config.dim).to(self._dtype))
+        c = self.config
+        count, period = (c.time_features, 10000.0) if c.time_features else (c.dim, 1000.0)
+        return self.time_emb(time_features(t, count, period, c.time_input).to(self._dtype))
 
     def _out(self, x: Tensor, c: Tensor) -> Tensor:  # (B, N, d), (B, d) -> (B, N, values of a patch)
         scale, shift = self.out_mod(c).unsqueeze(1).chunk(2, -1)

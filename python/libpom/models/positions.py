@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .config import Position, TimeCode
+from .config import Position, TimeCode, TimeInput
 
 
 def _angles(u: Tensor, frequencies: int, form: Position) -> Tensor:
@@ -24,24 +24,32 @@ def _angles(u: Tensor, frequencies: int, form: Position) -> Tensor:
 
 
 def _axis(side: int, frequencies: int, form: Position, device: torch.device) -> Tensor:
-    """(side, 2 * frequencies): sines, then cosines of the places from 0 to 1."""
-    u = torch.arange(side, dtype=torch.float64, device=device) / max(side - 1, 1)
-    angle = _angles(u, frequencies, form)
+    """(side, 2 * frequencies): sines, then cosines of the places from 0 to 1; of the form "dit" of n
+    10000^(-i / F), n the number of the place."""
+    n = torch.arange(side, dtype=torch.float64, device=device)
+    if form == "dit":
+        i = torch.arange(frequencies, dtype=torch.float64, device=device)
+        angle = n.unsqueeze(-1) * (1 / torch.pow(10000.0, i / frequencies))
+    else:
+        angle = _angles(n / max(side - 1, 1), frequencies, form)
     return torch.cat([angle.sin(), angle.cos()], 1)
 
 
 def position_code(rows: int, columns: int, dim: int, device: torch.device, form: Position = "odd") -> Tensor:
     """(h * w, d), row by row: [sin x, cos x, sin y, cos y] of d / 4 frequencies. Being relative to the sides,
-    it serves any resolution."""
+    it serves any resolution; that of the form "dit" is not."""
     x = _axis(columns, dim // 4, form, device).unsqueeze(0).expand(rows, columns, dim // 2)
     y = _axis(rows, dim // 4, form, device).unsqueeze(1).expand(rows, columns, dim // 2)
     return torch.cat([x, y], 2).reshape(rows * columns, dim)
 
 
-def time_features(t: Tensor, dim: int) -> Tensor:
-    """t (B) in [0, 1] -> (B, d): [cos, sin] of 1000 t exp(-2 ln(1000) i / d), i < d / 2."""
-    i = torch.arange(dim // 2, dtype=torch.float64, device=t.device)
-    angle = (1000 * t.double()).unsqueeze(1) * torch.exp(-2 * math.log(1000.0) * i / dim)
+def time_features(t: Tensor, count: int, period: float = 1000.0, said: TimeInput = "1000t") -> Tensor:
+    """t (B) in [0, 1] -> (B, count): [cos, sin] of `said` exp(-2 ln(period) i / count), i < count / 2."""
+    i = torch.arange(count // 2, dtype=torch.float64, device=t.device)
+    t = 1 - t.double() if said == "1-t" else 1000 * t.double()
+    if said == "1000t-1":
+        t = t - 1
+    angle = t.unsqueeze(1) * torch.exp(-2 * math.log(period) * i / count)
     return torch.cat([angle.cos(), angle.sin()], 1)
 
 

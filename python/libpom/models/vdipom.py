@@ -119,7 +119,7 @@ class VDiPoM(Network):
         patch = (c.patch_time, c.patch, c.patch)
         self.text_proj = nn.Linear(c.text_width, c.dim)
         self.no_text = nn.Parameter(torch.empty(c.dim)) if c.no_text == "token" else None
-        self.time_emb = time_mlp(c.dim)
+        self.time_emb = time_mlp(c)
         self.in_conv = PatchEmbedding(c.channels, c.dim, patch)
         self.layers = nn.ModuleList(
             VideoBlock(

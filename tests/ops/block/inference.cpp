@@ -72,6 +72,18 @@ TEST_P(Halves, FeedForward) {
   near(x, expected);
 }
 
+TEST_P(Halves, FeedForwardByTanh) {
+  const Dense up = dense(d, hidden), down = dense(hidden, d);
+  const at::Tensor inner = linear(modulated(), up);
+  const auto with = [&](const char* form) {
+    return wide(x) + wide(gate).unsqueeze(1) * linear(at::gelu(inner, form), down);
+  };
+  const at::Tensor expected = with("tanh"), exact = with("none");
+  if (dtype == at::kDouble) EXPECT_GT((expected - exact).abs().max().item<double>(), 1e-6);
+  add_feed_forward(x, modulation, up, down, gate, {}, Gelu::tanh);
+  near(x, expected);
+}
+
 TEST_P(Halves, Mixer) {
   const std::int64_t order = 2, features = 2 * order * d;
   const Dense ho = dense(d, features), se = dense(d, features), ag = dense(features, d);
