@@ -124,7 +124,7 @@ generate::ConvertOptions options_of(const ConvertFlags& flags) {
           .set = flags.set};
 }
 
-std::string network_text(const models::NetworkConfig& c) {
+std::string converted_text(const models::NetworkConfig& c) {
   return detail::concat(
       c.depth, " blocks of ", c.dim, ", patch ", c.patch, ", ", c.channels, " channels, ",
       c.video() ? detail::concat("text of width ", c.text_width) : detail::concat(c.classes, " classes"));
@@ -137,7 +137,7 @@ int convert_network(const ConvertFlags& flags) {
   JsonObject result = JsonObject().add("folder", flags.output).add("tensors", std::ssize(model.weights));
   if (!model.copy.empty()) result.add("weights", model.copy);
   if (!flags.quiet) {
-    say(network_text(model.config.network) + (model.copy.empty() ? "" : "; weights: " + model.copy));
+    say(converted_text(model.config.network) + (model.copy.empty() ? "" : "; weights: " + model.copy));
     for (const std::string& note : model.notes) say(note);
   }
   if (flags.check) {

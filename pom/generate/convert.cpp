@@ -7,7 +7,6 @@ namespace pom::generate {
 namespace {
 
 namespace fs = std::filesystem;
-using models::Origin;
 
 constexpr std::int64_t kLatentFactor = 8;  // pixels to a latent pixel, of both autoencoders
 
@@ -41,18 +40,18 @@ void set_sampler(SampleDefaults& sample, const char* sampler, std::int64_t steps
 }
 
 // Guidance of the authors is c + ω(c − u), so that the scale is 1 + ω.
-void set_authors_defaults(ModelConfig& config, Origin origin) {
-  const bool flow = config.diffusion.path == "flow", clips = origin == Origin::homm_text2video;
+void set_authors_defaults(ModelConfig& config, models::Origin origin) {
+  const bool flow = config.diffusion.path == "flow", clips = origin == models::Origin::homm_text2video;
   const double scale = 1 + (clips ? 2.0 : 0.7);
   set_sampler(config.sample, flow ? "heun" : "ddim", flow ? 125 : 250, scale);
-  if (origin == Origin::homm_upscale) config.sample.shift_base = 256;
+  if (origin == models::Origin::homm_upscale) config.sample.shift_base = 256;
   if (!clips) return;
   config.sample.size = {384, 240}, config.sample.frames = 80, config.sample.fps = 16;
   config.text.width = config.network.text_width, config.text.limit = 64;
 }
 
-void set_official_defaults(ModelConfig& config, Origin origin) {
-  if (origin == Origin::dit) {
+void set_official_defaults(ModelConfig& config, models::Origin origin) {
+  if (origin == models::Origin::dit) {
     config.diffusion = {"epsilon", "ddpm-linear"};
     set_sampler(config.sample, "ddpm", 250, 4);
   } else {
@@ -66,15 +65,15 @@ ModelConfig defaults_of(const models::Imported& network, const ConvertOptions& o
                         const ModelConfig& given, const std::set<std::string>& fields) {
   ModelConfig config;
   config.network = network.config;
-  const Origin origin = options.origin;
-  set_codec(config, origin == Origin::homm_text2video);
-  set_size(config, origin == Origin::homm_upscale ? 512 : 256, network.grid);
-  if (origin == Origin::dit || origin == Origin::sit) {
+  const models::Origin origin = options.origin;
+  set_codec(config, origin == models::Origin::homm_text2video);
+  set_size(config, origin == models::Origin::homm_upscale ? 512 : 256, network.grid);
+  if (origin == models::Origin::dit || origin == models::Origin::sit) {
     set_official_defaults(config, origin);
     return config;
   }
   config.diffusion.path = fields.contains("diffusion.path") ? given.diffusion.path
-                          : origin == Origin::homm          ? "epsilon"
+                          : origin == models::Origin::homm          ? "epsilon"
                                                             : "flow";
   set_authors_defaults(config, origin);
   return config;
@@ -96,7 +95,7 @@ ConvertedModel convert_model(const fs::path& source, const ConvertOptions& optio
                        std::move(network.notes)};
   set_json_fields(options.set, model.config);
   check_config(model.config, "convert: ");
-  if (options.origin == Origin::homm && !fields.contains("diffusion.path"))
+  if (options.origin == models::Origin::homm && !fields.contains("diffusion.path"))
     model.notes.push_back(
         "diffusion.path = epsilon, the authors' default: the weights do not tell; --set diffusion.path=flow "
         "for a run with mode=fm");
@@ -110,7 +109,7 @@ void write_converted(const fs::path& folder, const ConvertedModel& model) {
   swap.commit();
 }
 
-models::Weights weights_for(const fs::path& path, Origin origin) {
+models::Weights weights_for(const fs::path& path, models::Origin origin) {
   return io::read_folder(path, "model folder", [&](const io::OpenFolder& folder) {
     const ModelConfig config = read_config(folder);
     check(folder.has(weights_file), "model folder: ", folder.path().string(), ": no ", weights_file);
