@@ -84,9 +84,8 @@ std::map<std::string, at::Tensor> CogVideoXClips::state() const {
 void CogVideoXClips::set_state(const std::map<std::string, at::Tensor>& state) {
   std::map<std::string, at::Tensor> tensors = state;
   const auto said = tensors.extract(wide_name);
-  const std::int64_t count = tensors.empty() || tensors.begin()->second.dim() == 0
-                                 ? 0
-                                 : tensors.begin()->second.size(0);
+  const std::int64_t count =
+      tensors.empty() || tensors.begin()->second.dim() == 0 ? 0 : tensors.begin()->second.size(0);
   std::vector<std::uint8_t> wide(static_cast<std::size_t>(count), 0);
   if (!said.empty()) {
     const at::Tensor& marks = said.mapped();

@@ -18,15 +18,15 @@
 namespace pom::codecs {
 namespace {
 
-CogVideoX network_of(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
-                     at::ScalarType dtype, at::Device device) {
+CogVideoX cogvideox_of(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
+                       at::ScalarType dtype, at::Device device) {
   const auto source = [folder, dtype, device](const std::string& name) {
     return folder->read(name, dtype).to(device);
   };
   return {config, source, at::TensorOptions(device).dtype(dtype)};
 }
 
-CogVideoX opened_network(const std::shared_ptr<WeightFolder>& folder, const CogVideoXOptions& options) {
+CogVideoX opened_cogvideox(const std::shared_ptr<WeightFolder>& folder, const CogVideoXOptions& options) {
   const at::ScalarType dtype = options.dtype;
   check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
         "codec: dtype: expected fp32, bf16, fp16 or fp64, got ", dtype);
@@ -34,10 +34,10 @@ CogVideoX opened_network(const std::shared_ptr<WeightFolder>& folder, const CogV
         "codec: chunks: expected cached or alone, got \"", shown(options.chunks), "\"");
   const CogVideoXConfig config = read_cogvideox_config(folder->config_text(), folder->config_source());
   folder->expect(cogvideox_tensors(config), cogvideox_rules());
-  return network_of(folder, config, dtype, options.device);
+  return cogvideox_of(folder, config, dtype, options.device);
 }
 
-void check_sides(const at::Tensor& clips, std::int64_t factor) {
+void check_clip_sides(const at::Tensor& clips, std::int64_t factor) {
   check(clips.dim() == 5, "encode: clips: expected shape (B, C, T, H, W), got ", clips.sizes());
   check(clips.size(3) % factor == 0 && clips.size(4) % factor == 0,
         "encode: clips: expected sides that are multiples of ", factor, ", got ", clips.size(4), "x",
@@ -48,10 +48,11 @@ void check_sides(const at::Tensor& clips, std::int64_t factor) {
 
 // What a decoder holds at most while so many latents go through it, in values: two frames of each causal
 // convolution, and around one of them its input, that input normed behind two frames, and its result.
-struct DecoderMemory {
+struct VideoDecoderMemory {
   std::int64_t kept = 0, most = 0;
 
-  DecoderMemory(const CogVideoXConfig& c, std::int64_t latents, std::int64_t height, std::int64_t width) {
+  VideoDecoderMemory(const CogVideoXConfig& c, std::int64_t latents, std::int64_t height,
+                     std::int64_t width) {
     std::int64_t in = c.block_out_channels.back();
     frames_ = latents, pixels_ = height * width;
     convolution(c.latent_channels);
@@ -92,7 +93,7 @@ CogVideoXCodec::CogVideoXCodec(std::shared_ptr<WeightFolder> folder, const Codec
     : folder_(std::move(folder)),
       codec_(codec),
       options_(std::move(options)),
-      network_(opened_network(folder_, options_)) {}
+      network_(opened_cogvideox(folder_, options_)) {}
 
 // ---- where fp16 is not enough ----
 
@@ -104,7 +105,7 @@ const CogVideoX& CogVideoXCodec::wide() const {
   const std::lock_guard lock(mutex_);
   if (!wide_)
     wide_ =
-        std::make_unique<CogVideoX>(network_of(folder_, config(), at::kFloat, network_.options().device()));
+        std::make_unique<CogVideoX>(cogvideox_of(folder_, config(), at::kFloat, network_.options().device()));
   return *wide_;
 }
 
@@ -145,7 +146,7 @@ at::Tensor CogVideoXCodec::chunks_alone(const CogVideoX& network, const at::Tens
 }
 
 at::Tensor CogVideoXCodec::encoded(const at::Tensor& clips) const {
-  check_sides(clips, factor());
+  check_clip_sides(clips, factor());
   const bool alone = options_.chunks == "alone";
   const std::int64_t frames = clips.size(2), at_once = CogVideoXConfig::frames_at_once;
   if (alone)
@@ -176,7 +177,8 @@ at::Tensor CogVideoXCodec::latents_from(const at::Tensor& moments,
       fill_normal(noise.data_ptr<float>() + static_cast<std::int64_t>(b) * each, each,
                   {seeds[b], noise_for::codec});
     constexpr double least = -30, most = 20;  // of the logarithm
-    const at::Tensor deviation = moments.narrow(1, channels(), channels()).clamp(least, most).mul_(0.5).exp_();
+    const at::Tensor deviation =
+        moments.narrow(1, channels(), channels()).clamp(least, most).mul_(0.5).exp_();
     latents = latents.add(deviation.mul_(noise.to(moments.options())));
   }
   if (codec_.shift != 0) latents = latents.sub(codec_.shift);
@@ -196,9 +198,8 @@ at::Tensor CogVideoXCodec::encode(const at::Tensor& pictures, std::span<const st
 
 at::Tensor CogVideoXCodec::decode_clips(const at::Tensor& latents) const {
   check(latents.dim() == 5, "decode: latents: expected shape (B, C, T, H, W), got ", latents.sizes());
-  return of_each(latents, "decode", [](const CogVideoX& network, const at::Tensor& clip) {
-    return network.decode(clip);
-  });
+  return of_each(latents, "decode",
+                 [](const CogVideoX& network, const at::Tensor& clip) { return network.decode(clip); });
 }
 
 at::Tensor CogVideoXCodec::decode(const at::Tensor& latents) const {
@@ -215,7 +216,7 @@ std::int64_t CogVideoXCodec::decode_bytes(std::int64_t height, std::int64_t widt
   const std::int64_t latents = std::max<std::int64_t>(1, (frames + time_factor() - 1) / time_factor());
   // Of more latents a chunk at a time.
   const std::int64_t chunk = std::min<std::int64_t>(latents, 2 + latents % 2);
-  const DecoderMemory memory(config(), chunk, height / factor(), width / factor());
+  const VideoDecoderMemory memory(config(), chunk, height / factor(), width / factor());
   // In fp16 what was remembered before a chunk waits until that is known to be finite.
   const std::int64_t times = options_.dtype == at::kHalf ? 2 : 1;
   return (times * memory.kept + memory.most) * static_cast<std::int64_t>(at::elementSize(options_.dtype));
