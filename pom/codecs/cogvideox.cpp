@@ -16,9 +16,9 @@ using Way = CogVideoX::Way;
 
 // ---- weights ----
 
-class PathReader {
+class VideoPathReader {
  public:
-  PathReader(const CogVideoXConfig& config, const TensorSource& source, Way way)
+  VideoPathReader(const CogVideoXConfig& config, const TensorSource& source, Way way)
       : c_(config), source_(source), decodes_(way == Way::decode), side_(decodes_ ? "decoder" : "encoder") {}
 
   VideoPath read() {
@@ -99,13 +99,13 @@ Activation through_resnets(Activation x, const std::vector<VideoResnet>& resnets
   return x;
 }
 
-Activation smaller(const Activation& x, const VideoLevel& level, std::int64_t groups) {
+Activation smaller_clip(const Activation& x, const VideoLevel& level, std::int64_t groups) {
   const at::Tensor frames = level.time ? average_pairs(as_frames(x.x)) : as_frames(x.x);
   return as_clip(complete(conv_down(frames, level.down), groups));
 }
 
 // A frame that comes twice is convolved once.
-Activation larger(const Activation& x, const VideoLevel& level, std::int64_t groups) {
+Activation larger_clip(const Activation& x, const VideoLevel& level, std::int64_t groups) {
   const Activation frames = conv_up(as_frames(x.x), level.up, groups);
   return as_clip(level.time ? double_frames(frames) : frames);
 }
@@ -120,7 +120,7 @@ at::Tensor through_network(const VideoPath& path, Way way, const at::Tensor& pie
   for (const VideoLevel& level : path.levels) {
     const bool resized = level.down.weight.defined() || level.up.weight.defined();
     x = through_resnets(std::move(x), level.resnets, latents, caches, groups, !resized);
-    if (resized) x = way == Way::decode ? larger(x, level, groups) : smaller(x, level, groups);
+    if (resized) x = way == Way::decode ? larger_clip(x, level, groups) : smaller_clip(x, level, groups);
   }
   if (way == Way::encode) x = through_resnets(std::move(x), path.middle, latents, caches, groups, true);
   padded = normed_with_room(x, path.norm_out, latents);
@@ -130,7 +130,7 @@ at::Tensor through_network(const VideoPath& path, Way way, const at::Tensor& pie
 
 // ---- what came in ----
 
-const char* where(Way way) {
+const char* piece_name(Way way) {
   return way == Way::decode ? "decode: latents" : "encode: clips";
 }
 
@@ -143,7 +143,7 @@ const VideoPath& CogVideoX::path(Way way) const {
   const std::size_t i = way == Way::decode ? 1 : 0;
   std::call_once(paths_->read[i], [&] {
     const at::NoGradGuard no_gradients;
-    paths_->paths[i] = PathReader(config_, source_, way).read();
+    paths_->paths[i] = VideoPathReader(config_, source_, way).read();
   });
   return paths_->paths[i];
 }
@@ -171,16 +171,16 @@ void CogVideoXStream::check_piece(const at::Tensor& piece) const {
   const CogVideoXConfig& c = network_->config();
   const std::int64_t channels = way_ == Way::decode ? c.latent_channels : c.in_channels;
   const std::int64_t least = way_ == Way::decode ? 1 : c.factor();
-  check(piece.dim() == 5 && piece.size(1) == channels && piece.is_floating_point(), where(way_),
+  check(piece.dim() == 5 && piece.size(1) == channels && piece.is_floating_point(), piece_name(way_),
         ": expected floating point (B, ", channels, ", T, H, W), got ", piece.scalar_type(), " of shape ",
         piece.sizes());
   check(piece.size(0) >= 1 && piece.size(2) >= 1 && piece.size(3) >= least && piece.size(4) >= least,
-        where(way_), ": expected at least one frame of ", least, "x", least, ", got the shape ",
+        piece_name(way_), ": expected at least one frame of ", least, "x", least, ", got the shape ",
         piece.sizes());
-  check(!failed_, where(way_), ": the stream cannot go on, as a call failed");
+  check(!failed_, piece_name(way_), ": the stream cannot go on, as a call failed");
   if (!started()) return;
   check(piece.size(0) == std::ssize(clips_) && piece.size(3) == height_ && piece.size(4) == width_,
-        where(way_), ": expected ", clips_.size(), " clips with sides ", height_, " and ", width_,
+        piece_name(way_), ": expected ", clips_.size(), " clips with sides ", height_, " and ", width_,
         ", as those before, got the shape ", piece.sizes());
 }
 
@@ -217,7 +217,7 @@ at::Tensor CogVideoXStream::next(const at::Tensor& piece, Then then) {
 }
 
 CogVideoXStream::State CogVideoXStream::state() const {
-  check(!failed_, where(way_), ": no state, as a call failed");
+  check(!failed_, piece_name(way_), ": no state, as a call failed");
   State state;
   for (std::size_t i = 0; started() && i < path_->places.size(); ++i) {
     std::vector<at::Tensor> rows;

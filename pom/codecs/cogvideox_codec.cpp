@@ -18,22 +18,22 @@
 namespace pom::codecs {
 namespace {
 
-CogVideoX network_of(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
-                     at::ScalarType dtype, at::Device device) {
+CogVideoX cogvideox_of(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
+                       at::ScalarType dtype, at::Device device) {
   const auto source = [folder, dtype, device](const std::string& name) {
     return folder->read(name, dtype).to(device);
   };
   return {config, source, at::TensorOptions(device).dtype(dtype)};
 }
 
-CogVideoX opened_network(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
+CogVideoX opened_cogvideox(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
                          const CogVideoXOptions& options) {
   const at::ScalarType dtype = options.dtype;
   check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
         "codec: dtype: expected fp32, bf16, fp16 or fp64, got ", dtype);
   check(options.chunks == "cached" || options.chunks == "alone",
         "codec: chunks: expected cached or alone, got \"", shown(options.chunks), "\"");
-  return network_of(folder, config, dtype, options.device);
+  return cogvideox_of(folder, config, dtype, options.device);
 }
 
 CogVideoXConfig checked_config(WeightFolder& folder) {
@@ -42,7 +42,7 @@ CogVideoXConfig checked_config(WeightFolder& folder) {
   return config;
 }
 
-void check_sides(const at::Tensor& clips, std::int64_t factor) {
+void check_clip_sides(const at::Tensor& clips, std::int64_t factor) {
   check(clips.dim() == 5, "encode: clips: expected shape (B, C, T, H, W), got ", clips.sizes());
   check(clips.size(3) % factor == 0 && clips.size(4) % factor == 0,
         "encode: clips: expected sides that are multiples of ", factor, ", got ", clips.size(4), "x",
@@ -53,10 +53,11 @@ void check_sides(const at::Tensor& clips, std::int64_t factor) {
 
 // What a decoder holds at most while so many latents go through it, in values: two frames of each causal
 // convolution, and around one of them its input, that input normed behind two frames, and its result.
-struct DecoderMemory {
+struct VideoDecoderMemory {
   std::int64_t kept = 0, most = 0;
 
-  DecoderMemory(const CogVideoXConfig& c, std::int64_t latents, std::int64_t height, std::int64_t width) {
+  VideoDecoderMemory(const CogVideoXConfig& c, std::int64_t latents, std::int64_t height,
+                     std::int64_t width) {
     std::int64_t in = c.block_out_channels.back();
     frames_ = latents, pixels_ = height * width;
     convolution(c.latent_channels);
@@ -97,14 +98,14 @@ CogVideoXCodec::CogVideoXCodec(std::shared_ptr<WeightFolder> folder, const Codec
     : folder_(std::move(folder)),
       codec_(codec),
       options_(std::move(options)),
-      network_(opened_network(folder_, checked_config(*folder_), options_)) {}
+      network_(opened_cogvideox(folder_, checked_config(*folder_), options_)) {}
 
 void CogVideoXCodec::set_options(const CodecOptions& options) {
   if (options.device == options_.device && options.dtype == options_.dtype &&
       options.chunks == options_.chunks)
     return;
   options_.device = options.device, options_.dtype = options.dtype, options_.chunks = options.chunks;
-  network_ = opened_network(folder_, config(), options_);
+  network_ = opened_cogvideox(folder_, config(), options_);
   const std::lock_guard lock(mutex_);
   wide_.reset();
   told_ = false;
@@ -135,7 +136,7 @@ const CogVideoX& CogVideoXCodec::wide() const {
   const std::lock_guard lock(mutex_);
   if (!wide_)
     wide_ =
-        std::make_unique<CogVideoX>(network_of(folder_, config(), at::kFloat, network_.options().device()));
+        std::make_unique<CogVideoX>(cogvideox_of(folder_, config(), at::kFloat, network_.options().device()));
   return *wide_;
 }
 
@@ -176,7 +177,7 @@ at::Tensor CogVideoXCodec::chunks_alone(const CogVideoX& network, const at::Tens
 }
 
 at::Tensor CogVideoXCodec::encoded(const at::Tensor& clips) const {
-  check_sides(clips, factor());
+  check_clip_sides(clips, factor());
   const bool alone = options_.chunks == "alone";
   const std::int64_t frames = clips.size(2), at_once = CogVideoXConfig::frames_at_once;
   if (alone)
@@ -246,7 +247,7 @@ std::int64_t CogVideoXCodec::decode_bytes(std::int64_t height, std::int64_t widt
   const std::int64_t latents = std::max<std::int64_t>(1, (frames + time_factor() - 1) / time_factor());
   // Of more latents a chunk at a time.
   const std::int64_t chunk = std::min<std::int64_t>(latents, 2 + latents % 2);
-  const DecoderMemory memory(config(), chunk, height / factor(), width / factor());
+  const VideoDecoderMemory memory(config(), chunk, height / factor(), width / factor());
   // In fp16 what was remembered before a chunk waits until that is known to be finite.
   const std::int64_t times = options_.dtype == at::kHalf ? 2 : 1;
   return (times * memory.kept + memory.most) * static_cast<std::int64_t>(at::elementSize(options_.dtype));

@@ -9,12 +9,12 @@
 namespace pom::codecs {
 namespace {
 
-constexpr std::size_t most_levels = 8;
+constexpr std::size_t most_video_levels = 8;
 
-void check_config(const CogVideoXConfig& c, const std::string& where) {
+void check_video_config(const CogVideoXConfig& c, const std::string& where) {
   const auto& channels = c.block_out_channels;
-  check(!channels.empty() && channels.size() <= most_levels, where, "block_out_channels: expected 1 to ",
-        most_levels, " levels, got ", channels.size());
+  check(!channels.empty() && channels.size() <= most_video_levels, where,
+        "block_out_channels: expected 1 to ", most_video_levels, " levels, got ", channels.size());
   for (const auto& [name, types] :
        {std::pair{"down_block_types", &c.down_block_types}, {"up_block_types", &c.up_block_types}})
     check(types->size() == channels.size(), where, name, ": expected ", channels.size(),
@@ -32,9 +32,9 @@ void check_config(const CogVideoXConfig& c, const std::string& where) {
 }
 
 // Lists the tensors of a network part by part.
-class TensorList {
+class VideoTensors {
  public:
-  explicit TensorList(const CogVideoXConfig& config) : c_(config) {}
+  explicit VideoTensors(const CogVideoXConfig& config) : c_(config) {}
 
   std::vector<TensorSpec> take() {
     encoder();
@@ -135,12 +135,12 @@ bool CogVideoXConfig::returns(std::int64_t frames) const {
 CogVideoXConfig read_cogvideox_config(std::string_view text, std::string_view source) {
   CogVideoXConfig config;
   io::read_json(text, config, source, io::JsonOrigin::foreign);
-  check_config(config, std::string(source) + ": ");
+  check_video_config(config, std::string(source) + ": ");
   return config;
 }
 
 std::vector<TensorSpec> cogvideox_tensors(const CogVideoXConfig& config) {
-  return TensorList(config).take();
+  return VideoTensors(config).take();
 }
 
 WeightRules cogvideox_rules() {

@@ -13,10 +13,10 @@ namespace {
 
 // One axis: where tiles begin, how long they are, and of what comes out the part that is blended with the
 // tile before and the part that is kept. Products are cut off, as diffusers does.
-struct TiledAxis {
+struct VideoTileAxis {
   std::int64_t dim, size, step, blend, keep;
 
-  TiledAxis(std::int64_t dim, std::int64_t in, std::int64_t out, double overlap)
+  VideoTileAxis(std::int64_t dim, std::int64_t in, std::int64_t out, double overlap)
       : dim(dim),
         size(in),
         step(static_cast<std::int64_t>(static_cast<double>(in) * (1 - overlap))),
@@ -41,7 +41,8 @@ struct TiledAxis {
 };
 
 template <class Run>
-at::Tensor tiled(const at::Tensor& x, const TiledAxis& rows, const TiledAxis& columns, const Run& run) {
+at::Tensor in_video_tiles(const at::Tensor& x, const VideoTileAxis& rows, const VideoTileAxis& columns,
+                          const Run& run) {
   std::vector<at::Tensor> above, done;
   for (std::int64_t y = 0; y < x.size(rows.dim); y += rows.step) {
     std::vector<at::Tensor> row, kept;
@@ -68,9 +69,9 @@ at::Tensor encode_tiled(const CogVideoX& network, const at::Tensor& clips, const
   const std::int64_t factor = network.config().factor();
   check(clips.dim() == 5, "encode: clips: expected shape (B, C, T, H, W), got ", clips.sizes());
   if (clips.size(3) <= tile.height && clips.size(4) <= tile.width) return network.encode_moments(clips);
-  return tiled(clips, {3, tile.height, tile.height / factor, tile.overlap_height},
-               {4, tile.width, tile.width / factor, tile.overlap_width},
-               [&](const at::Tensor& part) { return network.encode_moments(part); });
+  return in_video_tiles(clips, {3, tile.height, tile.height / factor, tile.overlap_height},
+                        {4, tile.width, tile.width / factor, tile.overlap_width},
+                        [&](const at::Tensor& part) { return network.encode_moments(part); });
 }
 
 at::Tensor decode_tiled(const CogVideoX& network, const at::Tensor& latents, const VideoTile& tile) {
@@ -78,9 +79,9 @@ at::Tensor decode_tiled(const CogVideoX& network, const at::Tensor& latents, con
   check(latents.dim() == 5, "decode: latents: expected shape (B, C, T, H, W), got ", latents.sizes());
   const std::int64_t height = tile.height / factor, width = tile.width / factor;
   if (latents.size(3) <= height && latents.size(4) <= width) return network.decode(latents);
-  return tiled(latents, {3, height, tile.height, tile.overlap_height},
-               {4, width, tile.width, tile.overlap_width},
-               [&](const at::Tensor& part) { return network.decode(part); });
+  return in_video_tiles(latents, {3, height, tile.height, tile.overlap_height},
+                        {4, width, tile.width, tile.overlap_width},
+                        [&](const at::Tensor& part) { return network.decode(part); });
 }
 
 }  // namespace pom::codecs

@@ -19,10 +19,10 @@ namespace {
 
 namespace gpu = ops::cuda;
 constexpr auto frames_last = at::MemoryFormat::ChannelsLast3d;
-constexpr std::int64_t before = 2;  // frames that a causal convolution sees of the past
+constexpr std::int64_t frames_before = 2;  // frames that a causal convolution sees of the past
 
 at::Tensor real_frames(const at::Tensor& padded) {
-  return padded.narrow(2, before, padded.size(2) - before);
+  return padded.narrow(2, frames_before, padded.size(2) - frames_before);
 }
 
 // ---- causal convolutions ----
@@ -48,11 +48,11 @@ bool better_by_time(const at::Tensor& weight) {
 
 at::Tensor convolved_by_time(const at::Tensor& padded, const at::Tensor& weight, const at::Tensor& bias) {
   const at::Tensor frames = as_frames(padded);
-  const std::int64_t count = frames.size(0) - before;
+  const std::int64_t count = frames.size(0) - frames_before;
   at::Tensor sum;
   for (const std::int64_t lag : {0, 1, 2}) {
-    const at::Tensor seen = frames.narrow(0, before - lag, count);
-    const at::Tensor part = at::conv2d(seen, weight[before - lag], lag == 0 ? bias : at::Tensor(),
+    const at::Tensor seen = frames.narrow(0, frames_before - lag, count);
+    const at::Tensor part = at::conv2d(seen, weight[frames_before - lag], lag == 0 ? bias : at::Tensor(),
                                        at::IntArrayRef{1, 1}, at::IntArrayRef{1, 1});
     sum = lag == 0 ? part : sum.add_(part);
   }
@@ -60,18 +60,18 @@ at::Tensor convolved_by_time(const at::Tensor& padded, const at::Tensor& weight,
 }
 
 // Values that a convolution may have in one call: kernels count them in 32 bits.
-constexpr std::int64_t most_values = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t most_conv_values = (std::int64_t{1} << 31) - 1;
 
 at::Tensor convolved_at_once(const at::Tensor& padded, const at::Tensor& weight, const at::Tensor& bias) {
-  const std::int64_t frames = padded.size(2) - before;
+  const std::int64_t frames = padded.size(2) - frames_before;
   const std::int64_t pixels = padded.size(3) * padded.size(4);
   const std::int64_t widest = std::max(weight.size(0), weight.size(1));
-  const std::int64_t at_once =
-      std::clamp<std::int64_t>(most_values / std::max<std::int64_t>(1, pixels * widest) - before, 1, frames);
+  const std::int64_t at_once = std::clamp<std::int64_t>(
+      most_conv_values / std::max<std::int64_t>(1, pixels * widest) - frames_before, 1, frames);
   std::vector<at::Tensor> parts;
   for (std::int64_t first = 0; first < frames; first += at_once) {
     const std::int64_t count = std::min(at_once, frames - first);
-    parts.push_back(at::conv3d(padded.narrow(2, first, count + before), weight, bias,
+    parts.push_back(at::conv3d(padded.narrow(2, first, count + frames_before), weight, bias,
                                at::IntArrayRef{1, 1, 1}, at::IntArrayRef{0, 1, 1}));
   }
   return (parts.size() == 1 ? parts.front() : at::cat(parts, 2)).contiguous(frames_last);
@@ -109,7 +109,7 @@ bool first_apart(const at::Tensor& x) {
 }
 
 at::Tensor room_behind(const at::Tensor& x) {
-  return at::empty({1, x.size(1), before + x.size(2), x.size(3), x.size(4)}, x.options(), frames_last);
+  return at::empty({1, x.size(1), frames_before + x.size(2), x.size(3), x.size(4)}, x.options(), frames_last);
 }
 
 at::Tensor composed_with_room(const at::Tensor& x, const VideoNorm& n, const at::Tensor& latents) {
@@ -149,7 +149,7 @@ at::Tensor with_channel_bias(const Biased& x) {
 }
 
 // (T, ...) -> each twice, the first one of an odd number once; contiguous.
-at::Tensor doubled(const at::Tensor& rows) {
+at::Tensor doubled_rows(const at::Tensor& rows) {
   const std::int64_t count = rows.size(0), apart = count % 2;
   if (count == 1) return rows;
   std::vector<std::int64_t> shape = rows.sizes().vec();
@@ -179,12 +179,12 @@ Activation as_clip(const Activation& frames) {
 
 void CausalCaches::pass(at::Tensor& padded, std::size_t place) {
   at::Tensor& kept = frames_[place];
-  padded.narrow(2, 0, before).copy_(kept.defined() ? kept : padded.narrow(2, before, 1));
+  padded.narrow(2, 0, frames_before).copy_(kept.defined() ? kept : padded.narrow(2, frames_before, 1));
   if (!more_) {
     kept.reset();
     return;
   }
-  const at::Tensor last = padded.narrow(2, padded.size(2) - before, before);
+  const at::Tensor last = padded.narrow(2, padded.size(2) - frames_before, frames_before);
   if (kept.defined() && kept.use_count() == 1 && kept.storage().use_count() == 1)
     kept.copy_(last);
   else
@@ -276,8 +276,8 @@ at::Tensor average_pairs(const at::Tensor& frames) {
 }
 
 Activation double_frames(const Activation& frames) {
-  const at::Tensor rows = doubled(frames.x.permute({0, 2, 3, 1}));
-  return {rows.permute({0, 3, 1, 2}), frames.sums.defined() ? doubled(frames.sums) : frames.sums};
+  const at::Tensor rows = doubled_rows(frames.x.permute({0, 2, 3, 1}));
+  return {rows.permute({0, 3, 1, 2}), frames.sums.defined() ? doubled_rows(frames.sums) : frames.sums};
 }
 
 }  // namespace pom::codecs

@@ -6,7 +6,8 @@
 //   stream                        latents decoded two by two, an odd number with three at first; after each
 //                                 piece the state goes into a decoder that knows nothing
 //   ones                          latents decoded one by one
-//   alone, mean, draw             latents of the codec, scale 1; each 8 frames alone; clip i drawn with seed i
+//   alone, mean, draw             latents of the codec, scale 1; each 8 frames alone; clip i drawn with seed
+//   i
 #include <iostream>
 #include <numeric>
 
