@@ -520,13 +520,12 @@ class TestStream:
         ("request_", "message"),
         [
             ({"output": "latents"}, 'stream: output: expected "torch" or "numpy", got'),
-            ({"frames": 0}, "sample: frames: expected 1 to"),
+            ({"frames": 0}, "stream: frames: expected 1 to"),
             ({"frames": -math.inf}, "stream: frames: expected a finite number"),
             ({"frames": math.nan}, "stream: frames: expected a finite number"),
-            ({"prompt_at": "star"}, "sample: prompt_at: expected N:TEXT"),
+            ({"prompt_at": "star"}, "stream: prompt_at: expected N:TEXT"),
             ({"continue_from": "gone"}, "gone"),
             ({"continue_from": "a", "continue": "b"}, "continue: expected it once"),
-            ({"stpes": 3}, 'stpes: unknown field; did you mean "steps"?'),
         ],
         ids=str,
     )

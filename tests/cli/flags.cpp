@@ -93,7 +93,9 @@ TEST(Help, FormerNamesAreNotShown) {
   app.set_help_flag("-h,--help", "this text")->group("Other");
   Flags flags(app);
   flags.add(options);
-  const std::string text = command_help(app, {.name = "work"});
+  Command command;
+  command.name = "work";
+  const std::string text = command_help(app, command);
   EXPECT_EQ(text.find("--guidance"), std::string::npos) << text;
   EXPECT_EQ(text.find("\n\n\n"), std::string::npos) << text;
   EXPECT_NE(text.find("--cfg-scale"), std::string::npos) << text;
