@@ -10,6 +10,7 @@
 
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
+#include "pom/io/read_file.h"
 
 namespace pom::io {
 namespace {
@@ -254,6 +255,11 @@ NpyArray read_npy(std::string_view file, std::string_view site) {
   array.elements = reorder ? in_c_order(elements, array.header) : std::string(elements);
   array.header.fortran = false;
   return array;
+}
+
+NpyArray read_npy_file(const std::filesystem::path& path, std::uint64_t most) {
+  const std::vector<std::byte> bytes = detail::read_file(path, "npy read", most);
+  return read_npy({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "npy read: " + path.string());
 }
 
 std::string npy_text(const NpyArray& array, std::string_view site) {

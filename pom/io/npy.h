@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,9 @@ struct NpyArray {
   std::string_view view() const { return elements; }
 };
 NpyArray read_npy(std::string_view file, std::string_view site);
+
+// A file at `path` of at most `most` bytes.
+NpyArray read_npy_file(const std::filesystem::path& path, std::uint64_t most);
 
 // The one text of an array of texts, as UTF-8.
 std::string npy_text(const NpyArray& array, std::string_view site);

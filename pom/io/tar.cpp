@@ -198,6 +198,11 @@ void TarWriter::add(std::string_view name, std::span<const std::byte> data) {
   impl_->write(tar_member(name, data));
 }
 
+void TarWriter::add_bytes(std::string_view members) {
+  check(members.size() % tar_block == 0, "tar write: expected whole blocks, got ", members.size(), " bytes");
+  impl_->write(members);
+}
+
 void TarWriter::finish() {
   impl_->write(std::string(2 * tar_block, '\0'));
   impl_->file.commit();

@@ -102,6 +102,8 @@ class TarWriter {
 
   void add(std::string_view name, std::span<const std::byte> data);
   void add(std::string_view name, std::string_view text) { add(name, std::as_bytes(std::span(text))); }
+  // Whole members, as tar_member() gives them.
+  void add_bytes(std::string_view members);
   void finish();
   std::uint64_t bytes() const;  // so far
 
