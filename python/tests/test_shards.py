@@ -84,10 +84,12 @@ def test_webdataset_reads_ours(ours):
     for line, latent in means:
         i = int(line["name"].rsplit(" ", 1)[1]) + 16 * int(line["name"].split("train-")[1][:6])
         assert np.allclose(latent, moments[i][:4].astype("f4") * np.float32(0.18215), atol=1e-7)
-    draws = np.stack([read("shards", ours, visit=v)[7][1] for v in range(40)])
-    mean, spread = moments[7][:4].astype("f8"), np.exp(moments[7][4:].astype("f8") / 2)
-    z = (draws / 0.18215 - mean) / spread
+    draws = np.stack([[latent for _, latent in read("shards", ours, visit=v)] for v in range(2)])
+    mean, log_variance = np.split(np.stack(moments).astype("f8"), 2, axis=1)
+    z = (draws / 0.18215 - mean) / np.exp(log_variance / 2)
     assert abs(z.mean()) < 0.01 and abs(z.std() - 1) < 0.01
+    assert abs((z[0] * z[1]).mean()) < 0.01, "each visit has noise of its own"
+    assert abs((z[0, 0] * z[0, 1]).mean()) < 0.05, "and each example"
 
 
 def test_written_by_webdataset(ours, tmp_path):
@@ -115,7 +117,7 @@ def test_order_goes_on(ours):
     assert run("order", ours, 6, 7, 0, 20).splitlines() != whole
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_killed_writers(ours, tmp_path, seed):
     """kill -9 at any moment: whole shards only, and in the end the bytes of who was never stopped."""
     expected, chance = files_of(ours), random.Random(seed)
@@ -186,7 +188,7 @@ def homm_tar(path, samples, save=np.savez):
 def latents():
     generator = np.random.default_rng(4)
     means = generator.normal(size=(12, 4, 8, 8)).astype("f4")
-    spreads = generator.uniform(0.001, 0.1, size=means.shape).astype("f4")
+    spreads = generator.uniform(0.004, 0.015, size=means.shape).astype("f4")
     return means, spreads, generator.integers(0, 1000, 12)
 
 
@@ -221,7 +223,7 @@ def test_homm_pictures(tmp_path, latents, dtype, q, save):
         assert validation[i][0]["label"] == training[i][0]["label"] == labels[i]
         assert np.abs(validation[i][1] - means[i]).max() <= step + 1e-6
         z = (training[i][1] - validation[i][1]) / spreads[i]
-        assert abs(z.mean()) < 0.3 and 0.7 < z.std() < 1.3
+        assert abs(z.mean()) < 0.3 and 0.7 < z.std() < 1.3  # int8 drops some of the spread
     again = read("shards", tmp_path, visit=1)
     assert all((a != b).any() for (_, a), (_, b) in zip(training, again, strict=True))
 
@@ -244,7 +246,10 @@ def test_homm_that_is_wrong(tmp_path, latents):
 
     def refused(change, part, *fields):
         changed = [dict(entry) for entry in index]
-        changed = change(changed) or changed
+        if callable(change):
+            change(changed)
+        else:
+            changed = change
         (tmp_path / "index.json").write_text(json.dumps(changed))
         assert part in read("shards", tmp_path, *fields, code=1)
 
@@ -253,9 +258,9 @@ def test_homm_that_is_wrong(tmp_path, latents):
     refused(lambda x: x[1].update(filename="/a/.."), '[1]: filename: expected a file, got ".."')
     refused(lambda x: x[1].update(filename="nowhere.tar"), "nowhere.tar: cannot open")
     refused(lambda x: x[0].pop("quantization_scale"), "data.quantization_scale can say it")
-    refused(lambda x: {"a": 1}, "expected a list of objects, got an object")
-    refused(lambda x: [1], "[0]: expected an object")
-    refused(lambda x: [], "expected shards, got none")
+    refused({"a": 1}, "expected a list of objects, got an object")
+    refused([1], "[0]: expected an object")
+    refused([], "expected shards, got none")
     (tmp_path / "index.json").write_text(json.dumps(index))
     whole = (tmp_path / "chunk_2.tar").read_bytes()
     (tmp_path / "chunk_2.tar").write_bytes(whole[: len(whole) // 2])
