@@ -132,6 +132,19 @@ void deviations_of(std::span<float> log_variances) {
   }
 }
 
+void add_drawn(std::span<float> values, std::span<const float> spread, std::span<const float> noise) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += spread[i] * noise[i];
+}
+
+bool scale_latent(std::span<float> values, float shift, float scale) {
+  std::uint32_t bad = 0;  // of integers, so that the loop is vectorised
+  for (float& value : values) {
+    value = (value - shift) * scale;
+    bad |= (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  }
+  return bad == 0;
+}
+
 LatentSample split_moments(const io::NpyArray& array, std::string_view site) {
   LatentSample sample;
   sample.shape = array.header.shape;

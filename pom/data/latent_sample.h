@@ -36,6 +36,11 @@ std::int64_t integer_of(const io::NpyArray& array, std::string_view site);
 // bits on every machine.
 void deviations_of(std::span<float> log_variances);
 
+// values += spread · noise, of as many each.
+void add_drawn(std::span<float> values, std::span<const float> spread, std::span<const float> noise);
+// values = (values - shift) · scale; false where one of them is not finite.
+bool scale_latent(std::span<float> values, float shift, float scale);
+
 // Mean and what is after it, of an array (2C, …). Errors begin with `site`.
 LatentSample split_moments(const io::NpyArray& array, std::string_view site);
 

@@ -21,7 +21,7 @@ void check_arguments(const std::string& name, std::int64_t per_shard) {
   check(per_shard >= 0, "shards: samples in a shard: expected at least 0, got ", per_shard);
 }
 
-bool is_there(const fs::path& path) {
+bool exists_already(const fs::path& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
   check(!error, "shards: ", path.string(), ": ", error.message());
@@ -66,13 +66,13 @@ void ShardWriter::Impl::begin() {
   std::error_code error;
   fs::create_directories(folder, error);
   check(!error, "shards: ", folder.string(), ": cannot make the folder: ", error.message());
-  if (is_there(begun())) {
+  if (exists_already(begun())) {
     const ShardSetInfo before = read_shard_set(begun());
     join_shard_sets(std::vector<ShardSetInfo>{info, before});  // or they are of two data sets
     return take_whole_shards();
   }
-  if (is_there(folder / index)) return take_finished();
-  check(!is_there(folder / shard_name(name, 0)), "shards: ", (folder / shard_name(name, 0)).string(),
+  if (exists_already(folder / index)) return take_finished();
+  check(!exists_already(folder / shard_name(name, 0)), "shards: ", (folder / shard_name(name, 0)).string(),
         ": expected no shards of this name, or the ", begun().filename().string(),
         " that they were begun with");
   write_shard_set(begun(), info);
@@ -88,7 +88,7 @@ void ShardWriter::Impl::take_finished() {
 void ShardWriter::Impl::take_whole_shards() {
   for (std::int64_t number = 0;; ++number) {
     const fs::path path = folder / shard_name(name, number);
-    if (!is_there(path)) return;
+    if (!exists_already(path)) return;
     io::WebShard shard(path);
     const std::uint64_t bytes = shard.tar().bytes();
     const std::int64_t count = samples_in(std::move(shard));

@@ -75,17 +75,13 @@ class ShardedLatents final : public Dataset {
     std::vector<float> noise(values.size());
     const NoiseKey key{seed_, noise_for::codec, static_cast<std::uint32_t>(visit)};
     fill_normal(noise.data(), std::ssize(noise), key, index * std::ssize(noise));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] += spread[i] * noise[i];
+    add_drawn(values, spread, noise);
   }
 
   void scale_and_check(std::span<float> values, std::int64_t index) const {
     const auto scale = static_cast<float>(source_->scale), shift = static_cast<float>(source_->shift);
-    float zero = 0;  // times what is not finite it is none
-    for (float& value : values) {
-      value = (value - shift) * scale;
-      zero += value * 0.0f;
-    }
-    check(zero == 0.0f, "latents: ", name_of(index), ": expected finite numbers, got others");
+    check(scale_latent(values, shift, scale), "latents: ", name_of(index),
+          ": expected finite numbers, got others");
   }
 
   void take_text(const LatentSample& sample, Example& example) const {

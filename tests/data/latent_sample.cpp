@@ -66,6 +66,18 @@ TEST(LatentSample, Deviations) {
   EXPECT_TRUE(std::isnan(none[0]));
 }
 
+TEST(LatentSample, DrawnAndScaled) {
+  std::vector<float> values(19, 2);
+  add_drawn(values, std::vector<float>(19, 0.5f), std::vector<float>(19, -3));
+  EXPECT_EQ(values, std::vector<float>(19, 0.5f));
+  EXPECT_TRUE(scale_latent(values, 0.25f, 4));
+  EXPECT_EQ(values, std::vector<float>(19, 1));
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    values[17] = bad;
+    EXPECT_FALSE(scale_latent(values, 0, 1));
+  }
+}
+
 TEST(LatentSample, OtherTypes) {
   const auto integers = array_of<std::int8_t>(io::NpyType::int8, {-127, 5});
   EXPECT_EQ(floats_of(integers, "test"), (std::vector<float>{-127, 5}));
