@@ -27,7 +27,8 @@ class LabelReader {
   bool boolean(bool) { return value("true or false"); }
   bool number_integer(LabelJson::number_integer_t number) { return integer(number); }
   bool number_unsigned(LabelJson::number_unsigned_t number) {
-    return integer(number > INT64_MAX ? -1 : static_cast<std::int64_t>(number));
+    check(!within_ || number <= INT64_MAX, source_, ": labels: expected classes of 63 bits, got ", number);
+    return integer(static_cast<std::int64_t>(number));
   }
   bool number_float(LabelJson::number_float_t, const std::string&) { return value("a fraction"); }
   bool string(std::string& text) {

@@ -39,7 +39,8 @@ WRITERS = """
 clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font palette sheet yuv
 """
 PARSERS = """
-codecs/word_pieces data/clip_captions data/limits diffusion/settings models/config train/recipe
+codecs/word_pieces data/clip_captions data/latent_sample data/limits data/shard_format data/shard_sample
+diffusion/settings models/config train/recipe
 generate/classes generate/folder generate/job generate/metadata generate/request generate/resolve
 """
 LIBRARIES = ["png", "jpeg", "z", "avformat", "avcodec", "swscale", "avutil"]
@@ -62,6 +63,7 @@ TARGETS = {
     "safetensors": Target(
         1200, ["tests/hostile/safetensors/*.safetensors", "tests/golden/safetensors/*.safetensors"]
     ),
+    "shard": Target(1500, ["tests/hostile/shards/*.json", "tests/hostile/arrays/*.npy"]),
     "state": Target(2000, ["tests/hostile/states/*.safetensors"]),
     "tar": Target(600, ["tests/hostile/tars/*.tar"]),
     "words": Target(400, ["tests/hostile/words/*.txt"]),

@@ -1,9 +1,11 @@
-// What training reads of others: recipes, captions, clips, tars and arrays. Each hostile file is refused, for
-// its own reason.
+// What training reads of others: recipes, captions, clips, tars, arrays and lists of shards. Each hostile
+// file is refused, for its own reason.
 #include "tests/hostile/judge.h"
 
 #include "pom/data/clips.h"
+#include "pom/data/shard_format.h"
 #include "pom/io/clip.h"
+#include "pom/io/json_labels.h"
 #include "pom/io/npz.h"
 #include "pom/io/toml_fields.h"
 #include "pom/io/webdataset.h"
@@ -123,6 +125,18 @@ TEST(HostileArrays, EachIsRefusedForItsReason) {
         io::read_npy(bytes, site);
     });
   if (io::npz_inflates()) table.finish();
+}
+
+TEST(HostileShards, EachIsRefusedForItsReason) {
+  Table table("shards");
+  for (const fs::path& file : files_of("shards"))
+    table.judge(file.filename(), file.parent_path(), [&] {
+      if (file.filename().string().starts_with("set_"))
+        data::read_shard_set(file);
+      else
+        io::read_json_labels(io::read_labels_text(file), file.string(), [](std::string&, std::int64_t) {});
+    });
+  table.finish();
 }
 
 }  // namespace
