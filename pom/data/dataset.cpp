@@ -12,6 +12,7 @@
 #include "pom/data/folder.h"
 #include "pom/data/permutation.h"
 #include "pom/data/shapes.h"
+#include "pom/data/shards.h"
 #include "pom/data/sprites.h"
 #include "pom/data/streams.h"
 
@@ -31,6 +32,19 @@ class Part final : public Dataset {
   const std::vector<std::string>& classes() const override { return whole_->classes(); }
   std::vector<std::int64_t> shape() const override { return whole_->shape(); }
   bool latents() const override { return whole_->latents(); }
+  std::vector<std::int64_t> text_shape() const override { return whole_->text_shape(); }
+  std::vector<std::int64_t> groups() const override {
+    std::vector<std::int64_t> groups = whole_->groups();
+    std::int64_t end = 0;
+    auto next = indices_.begin();  // they are in order
+    for (std::int64_t& size : groups) {
+      end += size;
+      const auto after = std::lower_bound(next, indices_.end(), end);
+      size = after - next;
+      next = after;
+    }
+    return groups;
+  }
   Example get(std::int64_t index, std::int64_t visit) const override {
     return whole_->get(indices_at(index), visit);
   }
@@ -71,6 +85,20 @@ Split split_files(const FileSets& sets, std::int64_t wanted, std::uint64_t seed)
           std::make_shared<Part>(sets.validation, std::move(validation))};
 }
 
+// Of a data set that has a validation of its own: so many of it, and all of the training.
+Split split_apart(const FileSets& sets, std::int64_t wanted, std::uint64_t seed) {
+  const std::int64_t size = sets.validation->size();
+  const Permutation order({seed, noise_for::data_content, streams::held_back}, size);
+  std::vector<std::int64_t> kept;
+  for (std::int64_t i = 0; i < std::min(wanted, size); ++i) kept.push_back(order.at(i));
+  std::ranges::sort(kept);
+  return {sets.training, std::make_shared<Part>(sets.validation, std::move(kept))};
+}
+
+Split split_shards(const ShardSets& shards, std::int64_t wanted, std::uint64_t seed) {
+  return shards.apart ? split_apart(shards.sets, wanted, seed) : split_files(shards.sets, wanted, seed);
+}
+
 }  // namespace
 
 Split open_dataset(const DataConfig& config, std::uint64_t seed) {
@@ -80,8 +108,11 @@ Split open_dataset(const DataConfig& config, std::uint64_t seed) {
   if (config.kind == "folder") return split_files(open_picture_folder(config, seed), config.validation, seed);
   if (config.kind == "latents") return split_files(open_latents(config, seed), config.validation, seed);
   if (config.kind == "clips") return split_files(open_clip_folder(config, seed), config.validation, seed);
-  fail("data: kind: expected shapes, folder, latents, sprites or clips, got \"", config.kind, "\"",
-       suggestion(config.kind, std::vector<std::string>{"shapes", "folder", "latents", "sprites", "clips"}));
+  if (config.in_shards()) return split_shards(open_shards(config, seed), config.validation, seed);
+  const std::vector<std::string> kinds = {"shapes",  "folder", "latents",    "shards",
+                                          "sprites", "clips",  "clip_shards"};
+  fail("data: kind: expected shapes, folder, latents, shards, sprites, clips or clip_shards, got \"",
+       config.kind, "\"", suggestion(config.kind, kinds));
 }
 
 at::Tensor to_model_range(const at::Tensor& pictures) {

@@ -24,18 +24,27 @@ struct DataConfig {
   bool flip = false;                          // half of the pictures are mirrored
   std::int64_t validation = 512;              // examples held back from training, for the validation loss
   std::int64_t workers = 0;                   // threads that prepare batches; 0: by the cores
+  std::string layout = "auto";                // of shards: what their files are like
+  double quantization_scale = 0;              // of the authors' pictures; 0: as their list says
+  double scale = 0, shift = 0;                // of latents whose files say none; 0: as the layout has it
   SpriteOptions sprites = {};
+  // No fields of a recipe: who opens the data set for a codec and a text encoder says which; empty: any will
+  // do.
+  std::string codec_hash = {}, text_hash = {};
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "kind",
-                .help = "shapes (drawn here), folder (of images), latents, sprites (clips drawn here) or "
-                        "clips",
-                .choices = {"shapes", "folder", "latents", "sprites", "clips"}},
-          kind);
     visit(
-        Field{.name = "path", .help = "folder with one subfolder per class; for clips, files with captions"},
-        path);
+        Field{.name = "kind",
+              .help = "shapes (drawn here), folder (of images), latents, shards (of latents), sprites (clips "
+                      "drawn here), clips or clip_shards",
+              .choices = {"shapes", "folder", "latents", "shards", "sprites", "clips", "clip_shards"}},
+        kind);
+    visit(Field{.name = "path",
+                .help =
+                    "folder with one subfolder per class; for clips, files with captions; for shards, their "
+                    "dataset.json or index.json"},
+          path);
     visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
     visit(Field{.name = "frames", .help = "frames per clip (sprites, clips)", .least = 1, .most = 1e6},
           frames);
@@ -48,10 +57,33 @@ struct DataConfig {
                 .most = 1e6},
           validation);
     visit(Field{.name = "workers", .help = "loader threads; 0: automatic", .least = 0, .most = 256}, workers);
+    visit(Field{.name = "layout",
+                .help = "shards: libpom, homm or homm-video (the authors'), edm2; auto: by the files",
+                .choices = {"auto", "libpom", "homm", "homm-video", "edm2"}},
+          layout);
+    visit(Field{.name = "quantization_scale",
+                .help = "shards, homm: what latents were multiplied by; 0: as index.json says",
+                .least = 0,
+                .most = 1e6},
+          quantization_scale);
+    visit(Field{.name = "scale",
+                .help = "shards, homm and edm2: scale in (latent - shift) * scale; 0: that of the layout",
+                .least = 0,
+                .most = 1e6},
+          scale);
+    visit(Field{.name = "shift",
+                .help = "shards, homm and edm2: shift in (latent - shift) * scale",
+                .least = -1e6,
+                .most = 1e6},
+          shift);
     sprites.fields(visit);
   }
 
-  bool moving() const { return kind == "sprites" || kind == "clips"; }  // frames, captions, no classes
+  // Frames, captions, no classes.
+  bool moving() const { return kind == "sprites" || kind == "clips" || kind == "clip_shards"; }
+  // Latents and no pictures. Those of shards come scaled.
+  bool encoded() const { return kind == "latents" || in_shards(); }
+  bool in_shards() const { return kind == "shards" || kind == "clip_shards"; }
 };
 
 // That `size` is a width and a height of a picture that memory can hold; errors begin with "data: size".
@@ -62,7 +94,9 @@ void check_clip_length(const DataConfig& config);
 struct Example {
   at::Tensor picture;  // (C, H, W), or (C, F, H, W) of a clip: uint8 of a picture, fp32 of a latent
   std::int64_t label = 0;
-  std::string caption = {};  // of a clip
+  std::string caption = {};   // of a clip
+  at::Tensor text = {};       // its states (tokens, width) fp16, where the data set has them
+  at::Tensor text_mask = {};  // (tokens) bool
 };
 
 // Item i is always the same, whoever asks and in whatever order. get() may be called from many threads.
@@ -76,6 +110,11 @@ class Dataset {
   // (C, H, W) or (C, F, H, W) of every example, and whether they are latents (fp32) or pictures (uint8).
   virtual std::vector<std::int64_t> shape() const = 0;
   virtual bool latents() const { return false; }
+  // (tokens, width) of the text states of every example; empty: there are none.
+  virtual std::vector<std::int64_t> text_shape() const { return {}; }
+  // Sizes of the runs of examples that are stored together, first to last: the loader keeps an epoch among
+  // few of them at a time. Empty: any example is as near as any other.
+  virtual std::vector<std::int64_t> groups() const { return {}; }
 
   // `visit` counts how often training has come by (the epoch): what is drawn anew each time (a mirrored
   // picture, the sample of a latent) depends on it and on the index alone. Throws pom::Error naming the file

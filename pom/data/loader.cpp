@@ -20,8 +20,6 @@
 #include <ATen/ops/empty.h>
 
 #include "pom/base/error.h"
-#include "pom/base/noise.h"
-#include "pom/data/permutation.h"
 
 namespace pom::data {
 namespace {
@@ -43,12 +41,13 @@ std::int64_t default_workers() {
   return std::clamp<std::int64_t>(cores / 2, 1, 16);  // the others are for training
 }
 
-void check_options(const Dataset* dataset, const LoaderOptions& options) {
+std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   check(dataset != nullptr, "loader: dataset: expected one, got nothing");
   check(options.batch >= 1, "loader: batch: expected at least 1, got ", options.batch);
   check(options.workers >= 0, "loader: workers: expected at least 0, got ", options.workers);
   check(options.prefetch >= 1, "loader: prefetch: expected at least 1, got ", options.prefetch);
   check(options.start >= 0, "loader: start: expected at least 0, got ", options.start);
+  return dataset;
 }
 
 // Examples that could not be read, as all workers found them. None is tried twice.
@@ -72,22 +71,30 @@ class BrokenExamples {
   std::unordered_map<std::int64_t, std::string> why_;
 };
 
-}  // namespace
-
-Visit example_at(std::int64_t place, std::int64_t size, std::uint64_t seed) {
-  check(place >= 0, "example_at: place: expected at least 0, got ", place);
-  if (size == 0) return {place, 0};
-  const std::int64_t epoch = place / size;
-  const NoiseKey key{seed, noise_for::data_order, static_cast<std::uint32_t>(epoch)};
-  return {Permutation(key, size).at(place % size), epoch};
+// One of a batch, of a size that check_example has seen.
+void put_example(const at::Tensor& example, const at::Tensor& batch, std::int64_t i) {
+  auto* bytes = static_cast<std::byte*>(batch.data_ptr());
+  std::memcpy(bytes + static_cast<std::size_t>(i) * example.nbytes(), example.data_ptr(), example.nbytes());
 }
+
+bool has_text(const Example& example, const std::vector<std::int64_t>& shape) {
+  if (shape.empty()) return true;
+  const at::Tensor &text = example.text, &mask = example.text_mask;
+  return text.defined() && mask.defined() && text.sizes() == shape && text.is_contiguous() &&
+         text.scalar_type() == at::kHalf && mask.scalar_type() == at::kBool && mask.is_contiguous() &&
+         mask.numel() == shape[0];
+}
+
+}  // namespace
 
 struct Loader::Impl {
   std::shared_ptr<const Dataset> dataset;
   LoaderOptions options;
   std::int64_t size;                // of the data set
   std::vector<std::int64_t> shape;  // (C, H, W)
-  std::int64_t slice;               // examples
+  std::vector<std::int64_t> text;   // (tokens, width), or nothing
+  Order order;
+  std::int64_t slice;  // examples
   at::ScalarType type;
   std::size_t example_bytes;
 
@@ -115,10 +122,12 @@ struct Loader::Impl {
 };
 
 Loader::Impl::Impl(std::shared_ptr<const Dataset> data, const LoaderOptions& wanted)
-    : dataset(std::move(data)), options(wanted) {
-  check_options(dataset.get(), options);
-  size = dataset->size();
-  shape = dataset->shape();
+    : dataset(checked(std::move(data), wanted)),
+      options(wanted),
+      size(dataset->size()),
+      shape(dataset->shape()),
+      text(dataset->text_shape()),
+      order(size, dataset->groups(), options.seed) {
   type = dataset->latents() ? at::kFloat : at::kByte;
   example_bytes = c10::elementSize(type);
   for (const std::int64_t side : shape) example_bytes *= static_cast<std::size_t>(side);
@@ -181,6 +190,11 @@ Slot* Loader::Impl::open_slot() {
   slot->batch = {at::empty(sizes, at::TensorOptions(type).pinned_memory(options.pinned)),
                  at::empty({options.batch}, at::kLong), opened,
                  std::vector<std::string>(static_cast<std::size_t>(options.batch))};
+  if (!text.empty()) {
+    const auto pinned = at::TensorOptions().pinned_memory(options.pinned);
+    slot->batch.text = at::empty({options.batch, text[0], text[1]}, pinned.dtype(at::kHalf));
+    slot->batch.text_mask = at::empty({options.batch, text[0]}, pinned.dtype(at::kBool));
+  }
   slot->broken.resize(static_cast<std::size_t>(options.batch));
   slots.push_back(std::move(slot));
   opened += options.batch;
@@ -188,11 +202,13 @@ Slot* Loader::Impl::open_slot() {
 }
 
 void Loader::Impl::put(Slot& slot, std::int64_t i) {
-  const Visit visit = example_at(slot.batch.first + i, size, options.seed);
+  const Visit visit = order.at(slot.batch.first + i);
   Example example = read(visit, slot.broken[static_cast<std::size_t>(i)]);
-  auto* pictures = static_cast<std::byte*>(slot.batch.pictures.data_ptr());
-  std::memcpy(pictures + static_cast<std::size_t>(i) * example_bytes, example.picture.data_ptr(),
-              example_bytes);
+  put_example(example.picture, slot.batch.pictures, i);
+  if (!text.empty()) {
+    put_example(example.text, slot.batch.text, i);
+    put_example(example.text_mask, slot.batch.text_mask, i);
+  }
   slot.batch.labels.data_ptr<std::int64_t>()[i] = example.label;
   slot.batch.captions[static_cast<std::size_t>(i)] = std::move(example.caption);
 }
@@ -226,7 +242,7 @@ bool Loader::Impl::try_read(std::int64_t index, std::int64_t epoch, Example& exa
 void Loader::Impl::check_example(const Example& example, std::int64_t index) const {
   const at::Tensor& picture = example.picture;
   const bool fits = picture.defined() && picture.is_contiguous() && picture.scalar_type() == type &&
-                    picture.nbytes() == example_bytes;
+                    picture.nbytes() == example_bytes && has_text(example, text);
   check(fits, "loader: ", dataset->name_of(index), ": expected a whole example of the data set's shape");
 }
 

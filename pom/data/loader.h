@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/data/dataset.h"
+#include "pom/data/order.h"
 
 namespace pom::data {
 
@@ -19,6 +20,8 @@ struct Batch {
   at::Tensor labels;       // (B) int64
   std::int64_t first = 0;  // the place of its first example: examples that came before it, over all epochs
   std::vector<std::string> captions = {};  // B of them; of clips
+  at::Tensor text = {};                    // (B, tokens, width) fp16, where the data set has text states
+  at::Tensor text_mask = {};               // (B, tokens) bool
 };
 
 struct LoaderOptions {
@@ -33,9 +36,9 @@ struct LoaderOptions {
 };
 
 // The order: place p lies in epoch p / size at position p % size of that epoch's permutation of all examples
-// (of an endless data set, example p). Batches run on over the end of an epoch. An example that cannot be
-// read is replaced by the next index after it that can, so that the order stays a function of the place; a
-// data set of which nothing can be read is an error.
+// (of an endless data set, example p; of one in shards, see Order). Batches run on over the end of an epoch.
+// An example that cannot be read is replaced by the next index after it that can, so that the order stays a
+// function of the place; a data set of which nothing can be read is an error.
 class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
@@ -54,11 +57,5 @@ class Loader {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// The example at a place: its index and the epoch it lies in.
-struct Visit {
-  std::int64_t index, epoch;
-};
-Visit example_at(std::int64_t place, std::int64_t size, std::uint64_t seed);
 
 }  // namespace pom::data

@@ -286,6 +286,18 @@ std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_vie
   return texts;
 }
 
+void read_json_list(std::string_view text, const std::function<std::vector<BoundField>()>& element,
+                    std::string_view source) {
+  const Json root = parse(text, source);
+  check(root.is_array(), source, ": expected a list of objects, got ", shown(root));
+  for (std::size_t i = 0; i < root.size(); ++i) {
+    const std::string where = pom::detail::concat(source, ": [", i, "]");
+    check(root[i].is_object(), where, ": expected an object {…}, got ", shown(root[i]));
+    std::set<std::string> given;
+    take_object(root[i], element(), where + ": ", "", JsonOrigin::foreign, given);
+  }
+}
+
 std::string read_json_text(const std::filesystem::path& path) {
   const std::vector<std::byte> bytes = detail::read_file(path, "json read", max_json_bytes);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <span>
 #include <string>
@@ -40,6 +41,10 @@ std::vector<double> read_json_numbers(std::string_view text, std::string_view ke
 std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_view text, std::string_view key,
                                                                  std::string_view source);
 
+// A list of objects, of somebody else's file: `element` gives the fields of the next one.
+void read_json_list(std::string_view text, const std::function<std::vector<BoundField>()>& element,
+                    std::string_view source);
+
 // The whole file at `path`, which is also the source in messages.
 std::string read_json_text(const std::filesystem::path& path);
 std::string read_json_text(const OpenFolder& folder, const std::string& name);
@@ -54,6 +59,14 @@ std::set<std::string> read_json(std::string_view text, Struct& options, std::str
                                 JsonOrigin origin = JsonOrigin::ours) {
   const std::vector<BoundField> fields = bind_fields(options);
   return read_json(text, std::span<const BoundField>(fields), source, origin);
+}
+
+template <class Struct>
+std::vector<Struct> read_json_records(std::string_view text, std::string_view source) {
+  std::vector<Struct> records;
+  const auto element = [&records] { return bind_fields(records.emplace_back()); };
+  read_json_list(text, element, source);
+  return records;
 }
 
 template <class Struct>

@@ -14,8 +14,9 @@ namespace {
 
 // Fields that a resumed run must keep: with another value the state would mean something else.
 const std::vector<std::string_view> fixed_fields = {
-    "run.seed",        "run.precision", "optimizer.kind", "data.kind", "data.size",
-    "data.validation", "network.",      "diffusion.",     "codec.",    "text."};
+    "run.seed",   "run.precision", "optimizer.kind", "data.kind", "data.size",   "data.validation",
+    "network.",   "diffusion.",    "codec.",         "text.",     "data.layout", "data.quantization_scale",
+    "data.scale", "data.shift"};
 
 bool fixed(std::string_view field) {
   for (const std::string_view name : fixed_fields)

@@ -27,7 +27,7 @@ WORK = Path(os.environ.get("POM_FUZZ_DIR") or ROOT / "out" / "fuzz")
 COMPILER = os.environ.get("CLANGXX") or "clang++"
 JOBS = int(os.environ.get("JOBS") or len(os.sched_getaffinity(0)))
 SANITIZERS = "address,undefined"
-FLAGS = ["-std=c++20", "-O1", "-gline-tables-only", "-fno-sanitize-recover=undefined"]
+FLAGS = ["-std=c++20", "-O1", "-gline-tables-only", "-fno-sanitize-recover=undefined", "-DPOM_HAS_ZLIB=1"]
 FOLDERS = [ROOT, ROOT / "tests/fuzz/no_torch", ROOT / "third_party/include", Path("/usr/include/ffmpeg")]
 LARGEST_SEED = 1 << 16
 ARCHIVE = WORK / "parsers.a"
@@ -39,7 +39,8 @@ WRITERS = """
 clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font palette sheet yuv
 """
 PARSERS = """
-codecs/word_pieces data/clip_captions data/limits diffusion/settings models/config train/recipe
+codecs/word_pieces data/clip_captions data/latent_sample data/limits data/shard_format data/shard_sample
+diffusion/settings models/config train/recipe
 generate/classes generate/folder generate/job generate/metadata generate/request generate/resolve
 """
 LIBRARIES = ["png", "jpeg", "z", "avformat", "avcodec", "swscale", "avutil"]
@@ -55,12 +56,16 @@ TARGETS = {
     "captions": Target(300, ["tests/hostile/captions/*.csv"]),
     "clip": Target(300, [f"tests/hostile/clips/*.{kind}" for kind in ("avi", "gif", "mp4", "webm", "y4m")]),
     "config": Target(2000, ["tests/hostile/config/*.json", "assets/*/config.json"]),
+    "npy": Target(400, ["tests/hostile/arrays/*.npy"]),
+    "npz": Target(450, ["tests/hostile/arrays/*.npz"]),
     "picture": Target(650, ["tests/golden/pictures/*.png", "tests/golden/pictures/*.jpg"]),
     "recipe": Target(2200, ["tests/hostile/recipes/*.toml", "recipes/*.toml"]),
     "safetensors": Target(
         1200, ["tests/hostile/safetensors/*.safetensors", "tests/golden/safetensors/*.safetensors"]
     ),
+    "shard": Target(1500, ["tests/hostile/shards/*.json", "tests/hostile/arrays/*.npy"]),
     "state": Target(2000, ["tests/hostile/states/*.safetensors"]),
+    "tar": Target(600, ["tests/hostile/tars/*.tar"]),
     "words": Target(400, ["tests/hostile/words/*.txt"]),
 }
 

@@ -1,10 +1,14 @@
-// What training reads of others: recipes, captions and clips. Each hostile file is refused, for its own
-// reason.
+// What training reads of others: recipes, captions, clips, tars, arrays and lists of shards. Each hostile
+// file is refused, for its own reason.
 #include "tests/hostile/judge.h"
 
 #include "pom/data/clips.h"
+#include "pom/data/shard_format.h"
 #include "pom/io/clip.h"
+#include "pom/io/json_labels.h"
+#include "pom/io/npz.h"
 #include "pom/io/toml_fields.h"
+#include "pom/io/webdataset.h"
 #include "pom/train/recipe.h"
 
 namespace pom::hostile {
@@ -97,6 +101,42 @@ TEST(HostileClips, EachIsRefusedForItsReason) {
       }
     });
   if (same_version) table.finish();
+}
+
+TEST(HostileTars, EachIsRefusedForItsReason) {
+  Table table("tars");
+  for (const fs::path& file : files_of("tars"))
+    table.judge(file.filename(), file.parent_path(), [&] {
+      io::WebShard shard(file);
+      for (io::WebSample sample; shard.next(sample);)
+        for (const io::WebField& field : sample.fields) shard.read(field, 1 << 20);
+    });
+  table.finish();
+}
+
+TEST(HostileArrays, EachIsRefusedForItsReason) {
+  Table table("arrays");
+  for (const fs::path& file : files_of("arrays"))
+    table.judge(file.filename(), file.parent_path(), [&] {
+      const std::string bytes = bytes_in(file), site = file.string();
+      if (file.extension() == ".npz")
+        io::Npz(bytes, site, 1 << 20).read("arr_0");
+      else
+        io::read_npy(bytes, site);
+    });
+  if (io::npz_inflates()) table.finish();
+}
+
+TEST(HostileShards, EachIsRefusedForItsReason) {
+  Table table("shards");
+  for (const fs::path& file : files_of("shards"))
+    table.judge(file.filename(), file.parent_path(), [&] {
+      if (file.filename().string().starts_with("set_"))
+        data::read_shard_set(file);
+      else
+        io::read_json_labels(io::read_labels_text(file), file.string(), [](std::string&, std::int64_t) {});
+    });
+  table.finish();
 }
 
 }  // namespace
