@@ -47,8 +47,15 @@ std::string unknown_pieces_text(const std::vector<std::string>& texts) {
   for (std::size_t i = 0; i < std::min(texts.size(), most); ++i)
     list += detail::concat(i == 0 ? "" : ", ", '"', shown(texts[i], 40), '"');
   if (texts.size() > most) list += detail::concat(" and ", texts.size() - most, " more");
-  return "prompt: " + list + (texts.size() == 1 ? " is" : " are") +
-         " not in the text encoder's vocabulary and mean nothing to it";
+  return list + (texts.size() == 1 ? " is not in the text encoder's vocabulary and means nothing to it"
+                                   : " are not in the text encoder's vocabulary and mean nothing to it");
+}
+
+// A piece as a person wrote it.
+std::string without_marks(std::string text) {
+  constexpr std::string_view mark = "\xe2\x96\x81";  // stands for a space
+  for (std::size_t at; (at = text.find(mark)) != std::string::npos;) text.replace(at, mark.size(), " ");
+  return text.starts_with(' ') ? text.substr(1) : text;
 }
 
 }  // namespace
@@ -91,7 +98,9 @@ T5::Ids T5::ids(std::span<const std::string> prompts) const {
     std::vector<std::int64_t> row;
     for (io::SentencePieces::Part& part : tokenizer().split(prompts[static_cast<std::size_t>(b)])) {
       row.push_back(part.id);
-      if (part.id == tokenizer().unknown()) unknown.push_back(std::move(part.text));
+      if (part.id != tokenizer().unknown()) continue;
+      std::string written = without_marks(std::move(part.text));
+      if (std::ranges::find(unknown, written) == unknown.end()) unknown.push_back(std::move(written));
     }
     const auto most = static_cast<std::size_t>(limit_), count = row.size() + 1;
     if (count > most) {

@@ -109,8 +109,7 @@ std::optional<TextCache::Entry> TextCache::find(const std::string& key) const {
 }
 
 void TextCache::put(const std::string& key, const Entry& entry) {
-  const std::uint64_t size = entry.tokens.nbytes() + entry.mask.nbytes();
-  if (size > most_bytes_) return;
+  if (entry.tokens.nbytes() + entry.mask.nbytes() > most_bytes_) return;
   const Entry plain{entry.tokens.contiguous(), entry.mask.contiguous(), {}};
   std::string warnings;
   for (const std::string& line : entry.warnings) warnings += line + "\n";
@@ -118,7 +117,9 @@ void TextCache::put(const std::string& key, const Entry& entry) {
   st::write(path_of(key), views,
             st::Metadata{
                 {"format", std::string(entry_format)}, {"sha256", digest_of(plain)}, {"warnings", warnings}});
-  bytes_ += size;
+  std::error_code error;
+  const std::uint64_t size = fs::file_size(path_of(key), error);
+  bytes_ += error ? 0 : size;
   if (bytes_ > most_bytes_) make_room();
 }
 
