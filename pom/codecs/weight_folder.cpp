@@ -117,6 +117,12 @@ void WeightFolder::open_index(const io::OpenFolder& folder, const std::string& p
           ", which has no such tensor");
 }
 
+const st::Reader* WeightFolder::file_with(std::string_view stored) const {
+  const auto file = std::ranges::find_if(
+      files_, [&](const st::Reader& reader) { return reader.header().find(stored) != nullptr; });
+  return file == files_.end() ? nullptr : &*file;
+}
+
 void WeightFolder::expect(const std::vector<TensorSpec>& tensors, const WeightRules& rules) {
   std::map<std::string, const TensorSpec*> wanted;
   for (const TensorSpec& spec : tensors) wanted.emplace(spec.name, &spec);
@@ -155,6 +161,23 @@ at::Tensor WeightFolder::read(const std::string& name, at::ScalarType dtype) con
   at::Tensor values = at::empty(place.shape, *floating(tensor.dtype));
   file.read(tensor, {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
   return values.to(dtype);
+}
+
+at::Tensor WeightFolder::read_stored(std::string_view stored) const {
+  const st::Reader* file = file_with(stored);
+  check(file != nullptr, where_, ": no tensor ", stored);
+  const st::TensorInfo& tensor = file->header().at(stored);
+  const std::optional<at::ScalarType> dtype = floating(tensor.dtype);
+  check(dtype.has_value(), file->file(), ": ", tensor.name, ": expected F32, F16, BF16 or F64, got ",
+        st::name(tensor.dtype));
+  at::Tensor values = at::empty(tensor.shape, *dtype);
+  file->read(tensor, {static_cast<std::byte*>(values.data_ptr()), static_cast<std::size_t>(values.nbytes())});
+  return values;
+}
+
+at::ScalarType WeightFolder::stored_dtype(const std::string& name) const {
+  const Place& place = places_.at(name);
+  return *floating(files_[place.file].header().at(place.stored).dtype);
 }
 
 bool WeightFolder::all_stored_as(at::ScalarType dtype) const {

@@ -46,12 +46,18 @@ class WeightFolder {
   const std::string& config_text() const { return config_; }
   std::string config_source() const { return where_ + "/config.json"; }
 
+  // Whether a file has a tensor of this very name.
+  bool has(std::string_view stored) const { return file_with(stored) != nullptr; }
+
   // Accounts for every tensor: one that is missing, extra, of another shape or not of floating point is an
   // error that names it with what was expected. To be called once, before the others below.
   void expect(const std::vector<TensorSpec>& tensors, const WeightRules& rules = {});
 
   // A tensor of expect()'s, in its shape, on the host.
   at::Tensor read(const std::string& name, at::ScalarType dtype) const;
+  // A tensor under the name that a file has it by, as stored.
+  at::Tensor read_stored(std::string_view stored) const;
+  at::ScalarType stored_dtype(const std::string& name) const;
   // Whether all expected tensors are stored in this dtype; and their bytes as stored.
   bool all_stored_as(at::ScalarType dtype) const;
   std::int64_t bytes() const;
@@ -64,6 +70,7 @@ class WeightFolder {
     std::string stored;  // its name there
     std::vector<std::int64_t> shape;
   };
+  const io::safetensors::Reader* file_with(std::string_view stored) const;
   void open_index(const io::OpenFolder& folder, const std::string& prefix, const std::string& name);
 
   std::string where_, config_;

@@ -85,14 +85,14 @@ class _Autoencoder:
                 return getattr(self._handle, f"{what}_within")(x, memory)
             return getattr(self._handle, what)(x, tiled)
         except RuntimeError as error:
-            raise _ours(error) from None
+            raise _ours(error, "codecs") from None
 
     def draw(self, moments: torch.Tensor, seeds: Sequence[int]) -> torch.Tensor:
         """mean + exp(log-variance / 2) * noise, with noise that is a function of each item's seed alone."""
         try:
             return torch.ops.pom.draw_latents(moments, list(seeds))
         except RuntimeError as error:
-            raise _ours(error) from None
+            raise _ours(error, "codecs") from None
 
     def decode(self, z: torch.Tensor, *, tiled: bool = False, memory: int | None = None) -> torch.Tensor:
         """Unscaled latents -> pictures or clips in [-1, 1], not clamped; `tiled` and `memory` as above."""
@@ -142,6 +142,6 @@ def load(
             handle = torch.classes.pom.VideoAutoencoder(os.fspath(path), str(device), dtype)
             return AutoencoderKLCogVideoX(handle, config, torch.device(device), dtype)
     except RuntimeError as error:
-        raise _ours(error) from None
+        raise _ours(error, "codecs") from None
     expected = "AutoencoderKL or AutoencoderKLCogVideoX"
     fail(f"codecs.load: {path / 'config.json'}: _class_name", expected, repr(kind))
