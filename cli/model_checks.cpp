@@ -45,6 +45,9 @@ std::string weights_summary(const fs::path& folder) {
 
 std::string text_summary(const fs::path& folder) {
   const generate::ModelFiles files = generate::open_model(folder);
+  if (files.encoder)
+    return detail::concat("t5, ", files.encoder->width(), " wide, at most ", files.encoder->limit(),
+                          " pieces");
   generate::open_text(*files.text, files.config);  // which compares it with the config
   const codecs::Words words = codecs::Words::open(generate::stored_text_config(*files.text), *files.text);
   const std::int64_t values = check_finite(words.weights(), codecs::text_folder + std::string(": "));

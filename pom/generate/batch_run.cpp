@@ -68,7 +68,7 @@ models::Condition BatchRun::condition(std::span<const std::string> prompts) cons
   std::map<std::string, codecs::EncodedText> encoded;
   std::int64_t longest = 1;
   for (const std::string& prompt : prompts) {
-    if (!encoded.contains(prompt)) encoded.emplace(prompt, engine_.encoder->encode({&prompt, 1}));
+    if (!encoded.contains(prompt)) encoded.emplace(prompt, engine_.encoded(prompt));
     longest = std::max(longest, encoded.at(prompt).tokens.size(1));
   }
   std::vector<at::Tensor> tokens, masks;
@@ -80,7 +80,7 @@ models::Condition BatchRun::condition(std::span<const std::string> prompts) cons
   }
   models::Condition condition{.text = at::cat(tokens), .mask = at::cat(masks)};
   if (const std::optional<std::string>& away = job_.first().negative_prompt; away && !away->empty()) {
-    const codecs::EncodedText led = engine_.encoder->encode({&*away, 1});
+    const codecs::EncodedText led = engine_.encoded(*away);
     const auto all = static_cast<std::int64_t>(prompts.size());
     condition.away_text = led.tokens.expand({all, -1, -1});
     condition.away_mask = led.mask.expand({all, -1});

@@ -73,7 +73,7 @@ ModelConfig defaults_of(const models::Imported& network, const ConvertOptions& o
     return config;
   }
   config.diffusion.path = fields.contains("diffusion.path") ? given.diffusion.path
-                          : origin == models::Origin::homm          ? "epsilon"
+                          : origin == models::Origin::homm  ? "epsilon"
                                                             : "flow";
   set_authors_defaults(config, origin);
   return config;

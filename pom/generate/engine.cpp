@@ -1,9 +1,12 @@
 #include "pom/generate/engine.h"
 
+#include <cstdlib>
+
 #include <ATen/ops/cat.h>
 
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
+#include "pom/codecs/text_cache.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine_impl.h"
 #include "pom/generate/folder_parts.h"
@@ -55,9 +58,20 @@ Engine::Impl::Impl(const fs::path& where, c10::Device on)
       name(config.name),
       codec(files.codec.get()) {
   if (name.empty()) name = folder_name(folder);
-  if (!files.text) return;
-  encoder = open_text(*files.text, config);
+  encoder = files.text ? open_text(*files.text, config) : std::move(files.encoder);
+  if (!encoder) return;
+  if (const char* cache = std::getenv("POM_TEXT_CACHE"); cache != nullptr && *cache != 0 && !files.text)
+    encoder = std::make_unique<codecs::CachedText>(std::move(encoder), codecs::TextCache(cache));
   encoder->to(device);
+}
+
+const codecs::EncodedText& Engine::Impl::encoded(const std::string& prompt) {
+  constexpr std::size_t most = 256;  // a prompt of the largest encoder is some megabytes
+  if (const auto found = texts.find(prompt); found != texts.end()) return found->second;
+  if (texts.size() >= most) texts.clear();
+  codecs::EncodedText made = encoder->encode({&prompt, 1});
+  made.tokens = made.tokens.to(at::kFloat);
+  return texts.emplace(prompt, std::move(made)).first->second;
 }
 
 ModelShape Engine::Impl::shape() const {
@@ -163,8 +177,7 @@ Job Engine::resolve(const Request& request, const Inputs& inputs) const {
   }
   if (!impl_->encoder) return job;
   const auto remark = [&](const std::string& prompt, const std::string& where) {
-    for (const std::string& warning : impl_->encoder->encode({&prompt, 1}).warnings)
-      job.remarks.push_back(where + warning);
+    for (const std::string& warning : impl_->encoded(prompt).warnings) job.remarks.push_back(where + warning);
   };
   const std::string* before = nullptr;
   for (const Request& item : job.items) {
@@ -205,6 +218,12 @@ void Engine::run(const Job& job, const Limits& limits, const Observer& observer,
     ++done;
     if (observer.on_evaluation) observer.on_evaluation(done, total);
   };
+  if (impl_->encoder) {  // all prompts first: a large encoder's memory is free for the network then
+    for (const Request& item : job.items) impl_->encoded(item.subject());
+    for (const Job::Change& change : job.changes) impl_->encoded(change.prompt);
+    if (r.negative_prompt && !r.negative_prompt->empty()) impl_->encoded(*r.negative_prompt);
+    impl_->encoder->unload();
+  }
   for (std::int64_t i = 0; i < plan.batches; ++i)
     BatchRun(*impl_, job, plan.begin(i), plan.begin(i + 1) - plan.begin(i), observer, latents).run(hooks);
 }

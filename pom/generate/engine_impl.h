@@ -36,6 +36,10 @@ struct Engine::Impl {
   // Made when first needed, one for each dtype and window.
   std::map<std::pair<at::ScalarType, std::int64_t>, std::unique_ptr<models::Denoiser>> denoisers;
 
+  // Tokens of a prompt, on the device. Prompts of the latest requests are kept.
+  const codecs::EncodedText& encoded(const std::string& prompt);
+  std::map<std::string, codecs::EncodedText> texts;
+
   ModelShape shape() const;
   // Of the weights that a run of this request reads first; 0 where its network is in memory already, and next
   // to nothing where they are.

@@ -52,8 +52,16 @@ ModelFiles open_model(const std::filesystem::path& path) {
     StoredWeights weights(reader_of(folder, weights_file), config.network);
     std::unique_ptr<codecs::Codec> codec = codecs::make_codec(config.codec, config.network.channels, &folder);
     std::optional<io::safetensors::Reader> text;
-    if (config.network.video()) text = reader_of(folder, codecs::text_file);
-    return ModelFiles{std::move(config), std::move(weights), std::move(codec), std::move(text)};
+    std::unique_ptr<codecs::TextEncoder> encoder;
+    if (config.network.video() && config.text.kind == "words")
+      text = reader_of(folder, codecs::text_file);
+    else if (config.network.video())
+      encoder = codecs::open_text_encoder(config.text, folder);
+    check(!encoder || encoder->width() == config.network.text_width, folder.path_of(config_file),
+          ": network.text_width: expected ", encoder ? encoder->width() : 0,
+          ", as the text encoder has, got ", config.network.text_width);
+    return ModelFiles{std::move(config), std::move(weights), std::move(codec), std::move(text),
+                      std::move(encoder)};
   });
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "pom/codecs/codec.h"
+#include "pom/codecs/text.h"
 #include "pom/generate/folder.h"
 #include "pom/io/safetensors.h"
 #include "pom/models/weights.h"
@@ -43,7 +44,8 @@ struct ModelFiles {
   ModelConfig config;
   StoredWeights weights;
   std::unique_ptr<codecs::Codec> codec;
-  std::optional<io::safetensors::Reader> text;  // the text encoder, of a model for clips
+  std::optional<io::safetensors::Reader> text;   // the text encoder of words, of a model for clips
+  std::unique_ptr<codecs::TextEncoder> encoder;  // another one, whose weights are read with the first prompt
 };
 
 ModelFiles open_model(const std::filesystem::path& folder);

@@ -1,4 +1,5 @@
-// Models by name: `--model shapes64`, and Engine("shapes64") in Python, is the folder shapes64 in one of the places where models lie.
+// Models by name: `--model shapes64`, and Engine("shapes64") in Python, is the folder shapes64 in one of the
+// places where models lie.
 #pragma once
 
 #include <filesystem>

@@ -162,7 +162,7 @@ std::string SentencePieces::normalised(std::string_view text) const {
     check(result.size() <= most, source_, ": precompiled_charsmap: expected rules that make a text at most ",
           most_growth, " times as long, got more");
   }
-  while (model_.remove_spaces && result.ends_with(space)) result.resize(result.size() - space.size());
+  while (model_.remove_spaces && result.ends_with(space)) result.erase(result.size() - space.size());
   return result;
 }
 

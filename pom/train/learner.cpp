@@ -74,10 +74,12 @@ data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int6
 // Of `count` examples from `first` on.
 Annotations annotations_of(const data::Batch& batch, std::int64_t first, std::int64_t count) {
   const std::span<const std::string> captions = batch.captions;
+  const auto rows = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
   return {batch.labels.narrow(0, first, count),
           captions.empty()
               ? captions
-              : captions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))};
+              : captions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+          rows(batch.text), rows(batch.text_mask)};
 }
 
 // Each clip cut into so many, which follow each other: (B, C, T, H, W) -> (B·pieces, C, T / pieces, H, W).
@@ -94,7 +96,7 @@ std::vector<std::string> each_so_often(const std::vector<std::string>& texts, st
 
 // None for data that is latents already.
 std::unique_ptr<codecs::Codec> codec_of(const Recipe& recipe, const at::Device& device) {
-  if (recipe.data.kind == "latents") return nullptr;
+  if (recipe.data.encoded()) return nullptr;
   std::unique_ptr<codecs::Codec> codec = open_codec(recipe);
   const at::ScalarType dtype = master_dtype(recipe.run.precision);
   codec->set_options({.device = device, .dtype = recipe.run.precision == "bf16" ? at::kBFloat16 : dtype});
@@ -131,9 +133,10 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
   const at::Tensor x =
       data::to_model_range(pictures.to(device_, pictures.scalar_type(), /*non_blocking=*/true));
-  const at::Tensor latents = !codec_        ? (x - recipe_.codec.shift) * recipe_.codec.scale
-                             : x.dim() == 5 ? codec_->encode_clips(x)
-                                            : codec_->encode(x);
+  const at::Tensor latents = recipe_.data.in_shards() ? x  // scaled as their files say
+                             : !codec_                ? (x - recipe_.codec.shift) * recipe_.codec.scale
+                             : x.dim() == 5           ? codec_->encode_clips(x)
+                                                      : codec_->encode(x);
   return latents.to(master_dtype(recipe_.run.precision));
 }
 
@@ -148,10 +151,13 @@ Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int6
   Prepared prepared{.batch = batch, .x0 = {}, .draws = {}, .told = {}};
   const DrawKey key{static_cast<std::uint64_t>(seed), static_cast<std::uint32_t>(draw)};
   const std::int64_t pieces = pieces_of_clips(key);
+  const auto each = [&](const at::Tensor& t) { return t.defined() ? t.repeat_interleave(pieces, 0) : t; };
   const data::Batch told{.pictures = {},
                          .labels = batch.labels.repeat_interleave(pieces),
                          .first = 0,
-                         .captions = each_so_often(batch.captions, pieces)};
+                         .captions = each_so_often(batch.captions, pieces),
+                         .text = each(batch.text),
+                         .text_mask = each(batch.text_mask)};
   const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
   for (std::int64_t first = 0; first < B; first += part) {
     prepared.x0.push_back(in_pieces(to_latents(batch.pictures.narrow(0, first, part)), pieces));

@@ -73,7 +73,7 @@ void write_model(const std::filesystem::path& folder, const Recipe& recipe,
   generate::check_config(config, (folder / generate::config_file).string() + ": ");
   io::FolderSwap swap(folder);
   generate::write_config(swap.folder(), config);
-  if (recipe.network.video()) {
+  if (recipe.network.video() && recipe.text.kind == "words") {
     codecs::Words encoder(recipe.text, codecs::WordPieces::from_lines(words));
     encoder.set_weights(text_part(average));
     encoder.save(swap.folder() / codecs::text_folder);
@@ -92,7 +92,7 @@ FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& re
   FirstWeights first{files.weights.take(), {}};
   for (auto& [name, tensor] : first.weights) tensor = tensor.to(at::kFloat);
   models::check_weights(first.weights, network, "train: --init-from " + folder.string());
-  if (!network.video()) return first;
+  if (!network.video() || recipe.text.kind != "words") return first;
   const codecs::Words encoder = codecs::Words::open(recipe.text, *files.text);
   for (const auto& [name, tensor] : encoder.weights()) first.weights[text_name(name)] = tensor;
   first.words = encoder.vocabulary().lines();

@@ -7,6 +7,7 @@
 #include "pom/base/error.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/toml_fields.h"
+#include "pom/train/encoders.h"
 #include "pom/train/refusal.h"
 
 namespace pom::train {
@@ -107,7 +108,7 @@ void check_data(const Recipe& recipe, std::string_view source) {
   const std::int64_t patch = recipe.network.patch;
   const std::vector<std::int64_t>& size = data.size;
   expect(size.size() == 2, "data.size: expected width and height, got ", size.size(), " numbers");
-  expect(data.kind == "latents" || (size[0] % patch == 0 && size[1] % patch == 0),
+  expect(data.encoded() || (size[0] % patch == 0 && size[1] % patch == 0),
          "data.size: expected sides that network.patch (", patch, ") divides, got ", size[0], "x", size[1]);
   const bool drawn = data.kind == "shapes" || data.kind == "sprites";
   expect(drawn || !data.path.empty(), "data.path: expected the folder of the ",
@@ -122,8 +123,11 @@ void check_data(const Recipe& recipe, std::string_view source) {
   } catch (const Error& error) {
     fail(source, ": ", error.what());
   }
-  expect(data.kind != "latents" || !data.flip,
-         "data.flip: expected false with data.kind latents: latents cannot be mirrored");
+  expect(!data.encoded() || !data.flip, "data.flip: expected false with data.kind ", data.kind,
+         ": latents cannot be mirrored");
+  expect(data.encoded() || recipe.codec.kind == "pixels" || !recipe.encoders.vae.empty(),
+         "encoders.vae: expected the folder of the autoencoder, as codec.kind is ", recipe.codec.kind,
+         ", got nothing");
 }
 
 void check_clips(const Recipe& recipe, std::string_view source) {
@@ -167,7 +171,7 @@ void check_model(const Recipe& recipe, const models::NetworkConfig& network,
   config.network = network;
   config.sample = recipe.sample;
   config.classes = classes;
-  if (recipe.data.kind == "latents" && classes.empty()) config.sample.size = {network.patch, network.patch};
+  if (recipe.data.encoded() && classes.empty()) config.sample.size = {network.patch, network.patch};
   generate::check_config(config, detail::concat(source, ": "));
 }
 
@@ -221,7 +225,11 @@ void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   refuse_unless(height % patch == 0 && width % patch == 0,
                 "train: network.patch: expected a divisor of the data's sides (", width, "x", height,
                 "), got ", patch);
-  if (dataset.latents()) recipe.sample.size = {width, height};  // until a codec says what they stand for
+  if (dataset.latents() &&
+      recipe.sample.size == recipe.data.size) {  // in pixels, where a codec says what those are
+    const std::int64_t factor = recipe.encoders.vae.empty() ? 1 : open_codec(recipe)->factor();
+    recipe.sample.size = {width * factor, height * factor};
+  }
   try {
     check_model(recipe, recipe.network, dataset.classes(), "train");
   } catch (const Error& error) {

@@ -446,7 +446,7 @@ void Run::save_checkpoint(const Checkpoint& checkpoint) {
 }
 
 void Run::draw_sheet() {
-  if (recipe_.data.kind == "latents") return;       // whose codec is not here
+  if (recipe_.data.encoded() && recipe_.encoders.vae.empty()) return;  // whose codec is not here
   if (state_.step < folder_->model_step()) return;  // the model that it would be of is another
   const fs::path path = folder_->samples() / sheet_name(state_.step);
   const io::Image sheet = sample_sheet(folder_->model(), recipe_, learner_->device());

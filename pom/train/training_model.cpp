@@ -3,6 +3,7 @@
 #include "pom/codecs/text.h"
 #include "pom/train/clip_model.h"
 #include "pom/train/image_model.h"
+#include "pom/train/text_clip_model.h"
 
 namespace pom::train {
 namespace {
@@ -13,6 +14,8 @@ const std::string prefix = std::string(codecs::text_folder) + ".";
 
 std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const at::Device& device,
                                                    const std::string& words) {
+  if (recipe.network.video() && recipe.text.kind == "t5")
+    return std::make_unique<TextClipModel>(recipe, device);
   if (recipe.network.video()) return std::make_unique<ClipModel>(recipe, device, words);
   return std::make_unique<ImageModel>(recipe, device);
 }

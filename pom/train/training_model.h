@@ -31,6 +31,7 @@ inline constexpr std::uint32_t validation_draw = 0xFFFFFFFF;
 struct Annotations {
   at::Tensor labels;                      // (B) int64
   std::span<const std::string> captions;  // B of them, of clips
+  at::Tensor text = {}, text_mask = {};   // their states (B, L, w) and (B, L), where the data has them
 };
 
 // The same as the network takes them, on its device: {labels (B)}, or {pieces (B, L), mask (B, L), the
