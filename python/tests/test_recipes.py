@@ -1,6 +1,7 @@
 """The recipes of recipes/: each is read, says what its head says, and has the network of its name."""
 
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPER = [path for path in RECIPES if re.match(r"dipom-.*-(flow|epsilon)$", path.stem)]
 DEGREES = [path for path in RECIPES if path.stem.startswith("degrees-")]
+ENCODED = [path for path in RECIPES if path.stem.startswith(("imagenet-", "webvid-"))]
 WITH_PATH = [path for path in RECIPES if not path.stem.startswith(("shapes", "sprites"))]
 
 
@@ -48,6 +50,8 @@ def test_all_are_here():
     } <= names
     assert {f"degrees-{k}x{12 // k}" for k in (1, 2, 3, 4, 6)} <= names
     assert names >= {"sprites", "video-xl2"}
+    assert {f"imagenet-{size}2" for size in ("s", "b", "l", "xl")} <= names
+    assert names >= {"webvid-xl2", "webvid-xl2-paper"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=stem)
@@ -65,6 +69,8 @@ def test_needs_only_its_data(path, tmp_path):
     kind = read(path)["data"]["kind"]
     if kind == "clips":
         assert "expected a folder of clips, got no such folder" in result.stderr
+    elif kind in ("shards", "clip_shards"):
+        assert f"{tmp_path}/none: expected a folder of shards, got no such folder" in result.stderr
     else:
         kind = "latents" if kind == "latents" else "images"
         expected = f"expected a folder with one subfolder of {kind} per class, got no such folder"
@@ -111,6 +117,51 @@ def test_losses_differ_in_nothing_else(size):
         recipe.pop("diffusion")
         recipe.pop("sample")
     assert flow == epsilon
+
+
+@pytest.mark.parametrize("size", ["s", "b", "l", "xl"])
+def test_imagenet(size):
+    """The paper's recipe with shards in place of files, and an autoencoder to decode them."""
+    recipe, paper = (
+        read(ROOT / f"recipes/{name}.toml") for name in (f"imagenet-{size}2", f"dipom-{size}2-flow")
+    )
+    assert recipe["data"].pop("kind") == "shards" and recipe["data"].pop("path")
+    assert recipe["codec"] == {"kind": "autoencoder-kl", "scale": 0.18215}
+    assert recipe.pop("encoders").keys() == {"vae"}
+    for other in (recipe, paper):
+        other["run"].pop("about")
+        other.pop("codec")
+    assert paper["data"].pop("kind") == "latents"
+    assert recipe == paper
+
+
+@pytest.mark.parametrize(
+    ("name", "expand", "width"), [("webvid-xl2", 2, 1024), ("webvid-xl2-paper", 4, 4096)]
+)
+def test_webvid(name, expand, width):
+    """Both sizes of the paper's network for clips: that of the authors' code and that of the text."""
+    recipe = read(ROOT / f"recipes/{name}.toml")
+    network, data, text = recipe["network"], recipe["data"], recipe["text"]
+    assert (network["variant"], network["ffw_expand"]) == ("V-DiPoM-XL/2", expand)
+    assert (data["size"], data["frames"], data["fps"]) == ([384, 240], 80, 16)
+    assert (text["kind"], text["width"], text["limit"], text["mask"]) == ("t5", width, 64, True)
+    assert recipe["codec"] == {"kind": "cogvideox", "scale": 1.0}
+    assert recipe["encoders"].keys() == {"vae", "text"}
+    relative = network["time_code"] == "relative"  # which knows no block after the clip's
+    assert recipe["batch"].get("latest_block", 0) == (0 if relative else network["time_period"] - 1)
+
+
+@pytest.mark.parametrize("path", ENCODED, ids=stem)
+def test_head_has_the_pipeline(path):
+    """Encode, train and sample, with the folders that the recipe has."""
+    recipe, head = read(path), path.read_text().split("\n\n")[0]
+    command = re.search(r"^#   (pom encode .*(?:\\\n#.*)*)$", head, re.MULTILINE).group(1)
+    words = command.replace("\\\n#", "").split()
+    value = dict(itertools.pairwise(words))
+    assert words[2] == ("clips" if recipe["data"]["kind"] == "clip_shards" else "pictures")
+    assert value["-o"] == recipe["data"]["path"] and value["--vae"] == recipe["encoders"]["vae"]
+    assert value.get("--text") == recipe["encoders"].get("text")
+    assert f"#   pom sample --model out/runs/{path.stem}/model " in head
 
 
 @pytest.mark.parametrize("path", DEGREES, ids=stem)
