@@ -88,7 +88,7 @@ VaeSteps decoder_steps(const AutoencoderConfig& c, const TensorSource& source) {
 // it has.
 at::Tensor run_items(const VaeSteps& steps, const at::Tensor& x) {
   if (x.size(0) <= 1) return run_whole(steps, x);
-  constexpr std::int64_t enough = std::int64_t{1} << 30;
+  constexpr std::int64_t enough = std::int64_t{4} << 30;
   const std::int64_t each = whole_bytes(steps, x.narrow(0, 0, 1)), items = x.size(0);
   const std::int64_t most = x.is_cuda() ? std::max<std::int64_t>(1, enough / each) : 1;
   const std::int64_t runs = (items + most - 1) / most, at_once = (items + runs - 1) / runs;

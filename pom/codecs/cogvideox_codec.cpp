@@ -27,7 +27,7 @@ CogVideoX cogvideox_of(const std::shared_ptr<WeightFolder>& folder, const CogVid
 }
 
 CogVideoX opened_cogvideox(const std::shared_ptr<WeightFolder>& folder, const CogVideoXConfig& config,
-                         const CogVideoXOptions& options) {
+                           const CogVideoXOptions& options) {
   const at::ScalarType dtype = options.dtype;
   check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
         "codec: dtype: expected fp32, bf16, fp16 or fp64, got ", dtype);

@@ -26,12 +26,13 @@ std::int64_t groups_before(const VaeStep& step) {
       step);
 }
 
-Activation apply(const VaeStep& step, const Activation& x, std::int64_t groups) {
+// x is given up: a step may free it on the way, or write into it.
+Activation apply(const VaeStep& step, Activation x, std::int64_t groups) {
   return std::visit(
       Cases{[&](const Conv& c) { return complete(conv(x.x, c), groups); },
             [&](const DownConv& d) { return complete(conv_down(x.x, d.conv), groups); },
-            [&](const UpConv& u) { return conv_up(x.x, u, groups); }, [&](const Resnet& r) { return r(x); },
-            [&](const PixelAttention& a) { return a(x); },
+            [&](const UpConv& u) { return conv_up(x.x, u, groups); },
+            [&](const Resnet& r) { return r(std::move(x)); }, [&](const PixelAttention& a) { return a(x); },
             [&](const OutConv& o) { return complete(conv(normed(x, o.norm), o.conv), groups); }},
       step);
 }
@@ -271,7 +272,7 @@ class Deferred {
     std::int64_t channels = 0, height = 0;
     for_each_strip([&](const Strip& s) {
       channels = s.x.size(1), height = s.height;
-      const at::Tensor values = s.x.permute({0, 1, 2, 3}).to(at::kFloat);
+      const at::Tensor values = s.x.to(s.x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
       const at::Tensor sum = values.sum({2, 3}, false, at::kDouble),
                        square = values.mul(values).sum({2, 3}, false, at::kDouble);
       sums = sums.defined() ? sums.add(sum) : sum;
@@ -307,7 +308,7 @@ class Deferred {
 at::Tensor run_whole(const VaeSteps& steps, const at::Tensor& x) {
   Activation y{x, {}};
   for (std::size_t i = 0; i < steps.size(); ++i)
-    y = apply(steps[i], y, i + 1 < steps.size() ? groups_before(steps[i + 1]) : 0);
+    y = apply(steps[i], std::move(y), i + 1 < steps.size() ? groups_before(steps[i + 1]) : 0);
   return y.x;
 }
 
@@ -334,7 +335,7 @@ at::Tensor run_within(const VaeSteps& steps, const at::Tensor& x, std::int64_t m
       deferred.reset();
     }
     if (!deferred && (attends || values_during(steps[i], size_of(whole)) * bytes <= room)) {
-      whole = apply(steps[i], {whole, {}}, 0).x;
+      whole = apply(steps[i], {std::exchange(whole, {}), {}}, 0).x;
       continue;
     }
     if (!deferred) deferred.emplace(std::exchange(whole, {}), room);

@@ -125,8 +125,8 @@ Activation conv_up_on_gpu(const at::Tensor& x, const UpConv& layer, std::int64_t
   const std::int64_t items = x.size(0), height = x.size(2), channels = layer.weight.size(0) / 4;
   const at::Tensor out =
       at::empty({items, channels, 2 * height, 2 * x.size(3)}, x.options(), at::MemoryFormat::ChannelsLast);
-  constexpr std::int64_t large = std::int64_t{128} << 20;
-  const std::int64_t parts = std::clamp<std::int64_t>(static_cast<std::int64_t>(out.nbytes()) / large, 1, 4);
+  constexpr std::size_t large = std::size_t{256} << 20;
+  const std::int64_t parts = out.nbytes() < large ? 1 : 2;
   const std::int64_t axis = items > 1 ? 0 : 2, length = x.size(axis), each = (length + parts - 1) / parts;
   std::vector<at::Tensor> sums;
   for (std::int64_t first = 0; first < length; first += each) {
@@ -181,13 +181,14 @@ Resnet Resnet::read(const TensorSource& source, const std::string& name, std::in
   return r;
 }
 
-Activation Resnet::operator()(const Activation& x) const {
+Activation Resnet::operator()(Activation x) const {
   Biased around{x.x, {}};
   at::Tensor first;
   if (shortcut.weight
           .defined()) {  // the widest map of its level: it is not needed any more after the shortcut
     around = conv(x.x, shortcut);
     first = normed(x, norm1, true, /*in_place=*/true);
+    x = {};
   } else {
     first = normed(x, norm1);
   }

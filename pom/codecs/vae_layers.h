@@ -74,7 +74,7 @@ struct Resnet {
   std::int64_t out_channels() const { return conv1.weight.size(0); }
   static Resnet read(const TensorSource& source, const std::string& name, std::int64_t in, std::int64_t out,
                      std::int64_t groups);
-  Activation operator()(const Activation& x) const;  // where channels change, x is overwritten
+  Activation operator()(Activation x) const;  // where channels change, x is overwritten
 };
 
 // One head as wide as the channels, over all pixels.

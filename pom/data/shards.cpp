@@ -147,6 +147,11 @@ std::string layout_of(const DataConfig& config) {
   return clips ? "homm-video" : "homm";
 }
 
+std::optional<ShardSetInfo> own_shard_set(const DataConfig& config) {
+  if (layout_of(config) != "libpom") return {};
+  return read_shard_set(fs::path(config.path) / shard_set_file);
+}
+
 ShardSets open_shards(const DataConfig& config, std::uint64_t seed) {
   check(!config.flip,
         "data: flip: expected false: latents cannot be mirrored; encode mirrored images instead");

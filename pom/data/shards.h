@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "pom/data/folder.h"
+#include "pom/data/shard_format.h"
 
 namespace pom::data {
 
@@ -16,5 +18,8 @@ struct ShardSets {
 // Training sees mean + deviation·normal, drawn anew at each visit, validation the mean; both (latent -
 // shift)·scale.
 ShardSets open_shards(const DataConfig& config, std::uint64_t seed);
+
+// What dataset.json says, where the shards are ours.
+std::optional<ShardSetInfo> own_shard_set(const DataConfig& config);
 
 }  // namespace pom::data

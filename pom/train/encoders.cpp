@@ -3,6 +3,8 @@
 #include <system_error>
 
 #include "pom/codecs/text.h"
+#include "pom/codecs/weight_folder.h"
+#include "pom/data/shards.h"
 #include "pom/io/folder_swap.h"
 #include "pom/train/refusal.h"
 
@@ -15,6 +17,11 @@ bool belongs(const fs::path& file) {
   const std::string name = file.filename().string();
   return name == "config.json" || name == "spiece.model" || name.ends_with(".safetensors") ||
          name.ends_with(".safetensors.index.json");
+}
+
+// A tokenizer may lie beside its encoder: text_encoder/ and tokenizer/.
+fs::path tokenizer_of(const fs::path& text) {
+  return fs::canonical(text).parent_path() / "tokenizer" / "spiece.model";
 }
 
 // A link costs nothing, and neither side ever writes into the file.
@@ -42,11 +49,33 @@ std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe) {
   return codecs::make_codec(recipe.codec, recipe.network.channels, &folder, "");
 }
 
+data::Split open_data(const Recipe& recipe) {
+  data::DataConfig config = recipe.data;
+  if (config.in_shards()) {
+    if (!recipe.encoders.vae.empty())
+      config.codec_hash = codecs::WeightFolder(io::OpenFolder(recipe.encoders.vae, "train: encoders.vae"), "",
+                                               "diffusion_pytorch_model")
+                              .hash();
+    if (!recipe.encoders.text.empty() && recipe.text.kind == "t5")
+      config.text_hash =
+          codecs::open_text_encoder(recipe.text, io::OpenFolder(recipe.encoders.text, "train: encoders.text"))
+              ->hash();
+    if (const std::optional<data::ShardSetInfo> info = data::own_shard_set(config))
+      refuse_unless(info->scale == recipe.codec.scale && info->shift == recipe.codec.shift,
+                    "train: codec.scale, codec.shift: expected ", info->scale, " and ", info->shift, ", as ",
+                    config.path, " says, got ", recipe.codec.scale, " and ", recipe.codec.shift);
+  }
+  return data::open_dataset(config, static_cast<std::uint64_t>(recipe.run.seed));
+}
+
 void add_encoders(const fs::path& folder, const fs::path& before, const Recipe& recipe) {
   if (!recipe.encoders.vae.empty() && !fs::exists(before / codecs::vae_folder))
     add_folder(recipe.encoders.vae, folder / codecs::vae_folder);
   if (!recipe.encoders.text.empty() && !fs::exists(before / codecs::text_folder))
     add_folder(recipe.encoders.text, folder / codecs::text_folder);
+  const fs::path pieces = folder / codecs::text_folder / "spiece.model";
+  if (fs::exists(folder / codecs::text_folder / "config.json") && !fs::exists(pieces))
+    if (const fs::path beside = tokenizer_of(recipe.encoders.text); fs::exists(beside)) put(beside, pieces);
 }
 
 }  // namespace pom::train

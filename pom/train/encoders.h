@@ -12,6 +12,10 @@ namespace pom::train {
 // The recipe's codec, from encoders.vae where it is an autoencoder.
 std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe);
 
+// The recipe's data, opened: shards must be of the recipe's autoencoder and text encoder, where it names
+// them, and scaled as codec.scale and codec.shift say.
+data::Split open_data(const Recipe& recipe);
+
 // Puts encoders.vae and encoders.text into a model folder that is being written, where `before`, the folder
 // that it replaces, does not have them: config.json, safetensors with their index, and a tokenizer's file.
 // Linked where the file system can, else copied.

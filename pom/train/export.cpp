@@ -7,6 +7,7 @@
 #include "pom/generate/folder.h"
 #include "pom/io/sha256.h"
 #include "pom/train/checkpoint.h"
+#include "pom/train/encoders.h"
 #include "pom/train/model_folder.h"
 #include "pom/train/recipe.h"
 #include "pom/train/refusal.h"
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 
 std::optional<std::vector<std::string>> names_in_data(const Recipe& recipe) {
   try {
-    return data::open_dataset(recipe.data, static_cast<std::uint64_t>(recipe.run.seed)).training->classes();
+    return open_data(recipe).training->classes();
   } catch (const Error&) {  // the data may be elsewhere by now
     return {};
   }

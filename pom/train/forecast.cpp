@@ -6,6 +6,7 @@
 #include "pom/models/counts.h"
 #include "pom/ops/cuda/device.h"
 #include "pom/train/device.h"
+#include "pom/train/encoders.h"
 #include "pom/train/learner.h"
 #include "pom/train/trainer.h"
 
@@ -85,7 +86,7 @@ std::int64_t free_bytes(const at::Device& device) {
 TrainForecast forecast(const Recipe& recipe) {
   check_recipe(recipe, "train");
   if (recipe.run.threads > 0) at::set_num_threads(static_cast<int>(recipe.run.threads));
-  const data::Split data = data::open_dataset(recipe.data, static_cast<std::uint64_t>(recipe.run.seed));
+  const data::Split data = open_data(recipe);
   Recipe complete = recipe;
   complete_recipe(complete, *data.training);
   const at::Device device = generate::device_named(recipe.run.device, "train: run");

@@ -16,6 +16,7 @@
 #include "pom/io/picture.h"
 #include "pom/io/sha256.h"
 #include "pom/train/device.h"
+#include "pom/train/encoders.h"
 #include "pom/train/export.h"
 #include "pom/train/learner.h"
 #include "pom/train/model_folder.h"
@@ -109,10 +110,7 @@ Recipe completed(Recipe recipe, const data::Split& data) {
 }
 
 Run::Run(const Recipe& recipe, const TrainOptions& options, const Watch& watch)
-    : options_(options),
-      watch_(watch),
-      data_(data::open_dataset(recipe.data, static_cast<std::uint64_t>(recipe.run.seed))),
-      recipe_(completed(recipe, data_)) {}
+    : options_(options), watch_(watch), data_(open_data(recipe)), recipe_(completed(recipe, data_)) {}
 
 void Run::say(const std::string& text) {
   if (!log_) {

@@ -147,7 +147,8 @@ class Engine:
             raise _ours(error, "Engine") from None
         config = self.config
         self._clips: bool = config["network"]["kind"] == "vdipom"
-        self._channels: int = config["network"]["channels"]
+        of_pixels = config["codec"]["kind"] == "pixels"
+        self._channels: int = config["network"]["channels"] if of_pixels else 3  # of images, not of latents
 
     def __repr__(self) -> str:
         width, height = self.config["sample"]["size"]

@@ -74,20 +74,11 @@ class TestManyClips:
         assert len({(tmp_path / "b" / f"{i}.gif").read_bytes() for i in range(6)}) == 6
 
     def test_seeds_of_images(self, model, tmp_path):  # noqa: F811
-        words = [
-            "sample",
-            "--model",
-            model,
-            "--class",
-            "circle,star",
-            "--steps",
-            1,
-            "-o",
-            "{class}_{seed}.png",
-        ]
-        said = json.loads(made(pom(*words, "--seed", "9,2-3", "--json", cwd=tmp_path)).stdout)
+        words = ["sample", "--model", model, "--steps", 1, "-o"]
+        many = ["{class}_{seed}.png", "--class", "circle,star", "--seed", "9,2-3", "--json"]
+        said = json.loads(made(pom(*words, *many, cwd=tmp_path)).stdout)
         assert said["files"] == [f"{name}_{seed}.png" for name in ("circle", "star") for seed in (9, 2, 3)]
-        made(pom(*words[:-2], "--seed", 2, "-o", "alone.png", "--class", "star", cwd=tmp_path))
+        made(pom(*words, "alone.png", "--seed", 2, "--class", "star", cwd=tmp_path))
         assert (tmp_path / "alone.png").read_bytes() == (tmp_path / "star_2.png").read_bytes()
 
     def test_a_drawn_seed_is_that_of_the_first(self, sample, tmp_path):  # noqa: F811
