@@ -1,7 +1,10 @@
 // torch.classes.pom.Autoencoder: an autoencoder's folder as Python reaches it (python/libpom/codecs.py is its
 // other half), so that libpom.so needs no Python to build.
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include <torch/custom_class.h>
 
@@ -10,6 +13,7 @@
 #include "pom/codecs/autoencoder_kl.h"
 #include "pom/codecs/cogvideox_codec.h"
 #include "pom/codecs/cogvideox_tiles.h"
+#include "pom/codecs/t5.h"
 
 namespace pom::codecs {
 namespace {
@@ -75,6 +79,33 @@ class PythonVideoAutoencoder : public torch::CustomClassHolder {
   CogVideoXCodec codec_;
 };
 
+class PythonTextEncoder : public torch::CustomClassHolder {
+ public:
+  PythonTextEncoder(const std::string& folder, const std::string& device, at::ScalarType dtype,
+                    std::int64_t limit, bool mask)
+      : encoder_(TextConfig{.kind = "t5", .limit = limit, .mask = mask}, io::OpenFolder(folder, "codec"),
+                 dtype) {
+    encoder_.to(c10::Device(device));
+  }
+
+  std::tuple<at::Tensor, at::Tensor> encode(const std::vector<std::string>& prompts) {
+    const EncodedText text = encoder_.encode(prompts);
+    return {text.tokens, text.mask};
+  }
+  at::Tensor encode_ids(const at::Tensor& ids, const std::optional<at::Tensor>& mask) {
+    return encoder_.encode_ids(ids, mask.value_or(at::Tensor()));
+  }
+  std::tuple<at::Tensor, at::Tensor> ids(const std::vector<std::string>& prompts) {
+    const T5::Ids made = encoder_.ids(prompts);
+    return {made.ids, made.mask};
+  }
+  std::string hash() { return encoder_.hash(); }
+  std::int64_t width() { return encoder_.width(); }
+
+ private:
+  T5 encoder_;
+};
+
 at::Tensor draw(const at::Tensor& moments, const std::vector<std::int64_t>& seeds) {
   check(moments.dim() >= 3 && moments.size(1) % 2 == 0 && moments.is_floating_point(),
         "draw: moments: expected floating point (B, 2 z, ...), got ", moments.scalar_type(), " of shape ",
@@ -87,6 +118,13 @@ at::Tensor draw(const at::Tensor& moments, const std::vector<std::int64_t>& seed
 
 TORCH_LIBRARY_FRAGMENT(pom, m) {
   m.def("draw_latents(Tensor moments, int[] seeds) -> Tensor", draw);
+  m.class_<PythonTextEncoder>("TextEncoder")
+      .def(torch::init<std::string, std::string, at::ScalarType, std::int64_t, bool>())
+      .def("encode", &PythonTextEncoder::encode)
+      .def("encode_ids", &PythonTextEncoder::encode_ids)
+      .def("ids", &PythonTextEncoder::ids)
+      .def("hash", &PythonTextEncoder::hash)
+      .def("width", &PythonTextEncoder::width);
   m.class_<PythonVideoAutoencoder>("VideoAutoencoder")
       .def(torch::init<std::string, std::string, at::ScalarType>())
       .def("encode", &PythonVideoAutoencoder::encode)

@@ -119,10 +119,53 @@ class AutoencoderKLCogVideoX(_Autoencoder):
         return self._handle.time_factor()
 
 
+class T5Encoder:
+    """Prompts -> states (B, limit, width) of a T5 encoder, v1.0 or v1.1, with the tokenizer of its folder."""
+
+    def __init__(self, handle: Any, config: dict[str, Any], limit: int) -> None:
+        self._handle = handle
+        self.config = config
+        self.limit = limit
+
+    @property
+    def width(self) -> int:
+        return self._handle.width()
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of config, weights and vocabulary."""
+        return self._handle.hash()
+
+    def tokenize(self, prompts: Sequence[str] | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """ids (B, limit), which end in 1 and are padded with 0, and the mask of what is no padding."""
+        return self._run("ids", [prompts] if isinstance(prompts, str) else list(prompts))
+
+    def encode(self, prompts: Sequence[str] | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """States (B, limit, width) and their mask (B, limit): that of the padding, or all ones where the
+        encoder was loaded with mask=False, as CogVideoX's pipelines use it."""
+        return self._run("encode", [prompts] if isinstance(prompts, str) else list(prompts))
+
+    def encode_ids(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """ids (B, L) of any length; `mask` (B, L) is 0 where a token is hidden from the others."""
+        return self._run("encode_ids", ids, mask)
+
+    def _run(self, what: str, *args: Any) -> Any:
+        try:
+            return getattr(self._handle, what)(*args)
+        except RuntimeError as error:
+            raise _ours(error, f"codecs.{what}") from None
+
+
 def load(
-    folder: _Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
-) -> AutoencoderKL | AutoencoderKLCogVideoX:
-    """Opens a folder that diffusers or transformers wrote (config.json and safetensors): an autoencoder."""
+    folder: _Path,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    limit: int = 226,
+    mask: bool = True,
+) -> AutoencoderKL | AutoencoderKLCogVideoX | T5Encoder:
+    """Opens a folder that diffusers or transformers wrote (config.json and safetensors): an autoencoder, or a
+    T5 encoder, of which a prompt has `limit` tokens, whose padding is hidden unless `mask` is False."""
     _checked_dtype("codecs.load", dtype)
     if _library.path is None:
         fail(
@@ -138,10 +181,13 @@ def load(
         if kind == "AutoencoderKL":
             handle = torch.classes.pom.Autoencoder(os.fspath(path), str(device), dtype)
             return AutoencoderKL(handle, config, torch.device(device), dtype)
+        if isinstance(config, dict) and config.get("model_type") == "t5":
+            text = torch.classes.pom.TextEncoder(os.fspath(path), str(device), dtype, limit, mask)
+            return T5Encoder(text, config, limit)
         if kind == "AutoencoderKLCogVideoX":
             handle = torch.classes.pom.VideoAutoencoder(os.fspath(path), str(device), dtype)
             return AutoencoderKLCogVideoX(handle, config, torch.device(device), dtype)
     except RuntimeError as error:
         raise _ours(error, "codecs") from None
-    expected = "AutoencoderKL or AutoencoderKLCogVideoX"
+    expected = "AutoencoderKL or AutoencoderKLCogVideoX (or model_type t5)"
     fail(f"codecs.load: {path / 'config.json'}: _class_name", expected, repr(kind))

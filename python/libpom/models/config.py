@@ -221,12 +221,16 @@ class CodecConfig:
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The text encoder of a network for clips: `Words` has them all."""
+    """The text encoder of a network for clips: `Words` has them all; a T5's files are in text_encoder/."""
 
-    kind: Literal["words"] = declared("words")
+    kind: Literal["words", "t5"] = declared("words")
     width: int = declared(128, least=1, most=65536)
     limit: int = declared(64, least=1, most=65536)
     layers: int = declared(2, least=0, most=64)
+    mask: bool = declared(True)
+
+    def unsaved(self) -> tuple[str, ...]:
+        return ("layers",) if self.kind == "t5" else ("mask",)
 
 
 @dataclass(frozen=True)
