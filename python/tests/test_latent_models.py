@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import libpom
-from tools import built_tool, referee
+from tools import built_program, referee
 
 diffusers = referee("diffusers")
 transformers = referee("transformers")
@@ -87,7 +87,7 @@ def test_begins_with_a_picture(images):
 
 
 def run_pom(*words, ok=True):
-    done = subprocess.run([built_tool("pom"), *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run([built_program(), *map(str, words)], capture_output=True, text=True)
     assert (done.returncode == 0) == ok, done.stderr
     return done
 

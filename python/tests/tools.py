@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-OF_NEWER_PYTHONS = ("diffusers", "tensorboard")  # requirements.txt has them from Python 3.11 on
+OF_NEWER_PYTHONS = ("diffusers", "sentencepiece", "tensorboard", "transformers", "webdataset")  # requirements.txt has them from Python 3.11 on
 
 
 def everything_is_demanded() -> bool:
