@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-OF_NEWER_PYTHONS = ("diffusers", "sentencepiece", "tensorboard", "transformers", "webdataset")  # requirements.txt has them from Python 3.11 on
+# requirements.txt has them from Python 3.11 on.
+OF_NEWER_PYTHONS = ("diffusers", "sentencepiece", "tensorboard", "transformers", "webdataset")
 
 
 def everything_is_demanded() -> bool:
