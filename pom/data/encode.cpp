@@ -321,11 +321,12 @@ bool EncodeRun::Impl::write_shards(ShardWriter& writer, const EncodeWatcher& wat
 
 EncodeResult EncodeRun::Impl::run(const EncodeWatcher& watcher) {
   EncodeFolder folder(options.output, options.part, options.parts, range);
-  folder.begin(record(), options.overwrite);
+  const ShardSetInfo made = info(true);
+  folder.begin(record(), made, options.overwrite);
   std::optional<io::FolderLock>
       lock;  // two of one part would do the same work twice; parts have each their own
   if (options.parts == 1) lock.emplace(folder.path());
-  ShardWriter writer(folder.path(), EncodeFolder::shards, info(true), 0, folder.index(), range);
+  ShardWriter writer(folder.path(), EncodeFolder::shards, made, 0, folder.index(), range);
   EncodeResult result;
   result.before = writer.finished();
   const std::int64_t done = items_before(range.first + writer.shards()) - first_item;

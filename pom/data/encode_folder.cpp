@@ -50,16 +50,27 @@ std::string EncodeFolder::difference(const EncodeRecord& record) const {
   return {};
 }
 
+std::string EncodeFolder::unfinished() const {
+  return (parts_ == 1 ? std::string(shards) : fs::path(index()).stem().string()) + ".unfinished.json";
+}
+
+std::string EncodeFolder::difference(const ShardSetInfo& info) const {
+  for (const std::string& name : {unfinished(), index(), std::string(shard_set_file)})
+    if (has(name)) try {
+        join_shard_sets(std::vector<ShardSetInfo>{info, read_shard_set(folder_ / name)});
+      } catch (const Error& error) {
+        return (folder_ / name).string() + ": " + error.what();
+      }
+  return {};
+}
+
 // What says that there is something goes first: who is killed here leaves shards that nobody counts.
 void EncodeFolder::clear() {
   std::error_code error;
   remove(std::string(shard_set_file));
   remove(index());
-  remove(fs::path(index()).stem().string() + ".unfinished.json");
-  if (parts_ == 1) {
-    remove(std::string(shards) + ".unfinished.json");
-    remove(record_file);
-  }
+  remove(unfinished());
+  if (parts_ == 1) remove(record_file);
   std::vector<std::string> tars;
   const auto own = [&](const std::string& name) {
     if (!name.starts_with(std::string(shards) + "-") || !name.ends_with(".tar")) return false;
@@ -73,12 +84,13 @@ void EncodeFolder::clear() {
   for (const std::string& name : tars) remove(name);
 }
 
-void EncodeFolder::begin(const EncodeRecord& record, bool overwrite) {
+void EncodeFolder::begin(const EncodeRecord& record, const ShardSetInfo& info, bool overwrite) {
   std::error_code error;
   fs::create_directories(folder_, error);
   check(!error, "encode: output: ", folder_.string(), ": cannot make the folder: ", error.message());
   const bool recorded = has(record_file), finished = has(index()) || has(std::string(shard_set_file));
-  const std::string other = recorded ? difference(record) : "";
+  std::string other = recorded ? difference(record) : "";
+  if (recorded && other.empty()) other = difference(info);
   check(other.empty() || (overwrite && parts_ == 1), "encode: output: ", other,
         parts_ == 1 ? "; -y begins anew" : "; a part needs a folder that is new, or begun in the same way");
   check(recorded || !finished || overwrite, "encode: output: ", folder_.string(),

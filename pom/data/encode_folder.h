@@ -43,9 +43,9 @@ class EncodeFolder {
   const std::filesystem::path& path() const { return folder_; }
   std::string index() const { return index_of(part_); }  // what this part's writer finishes with
 
-  // That the folder is new, or was begun with this record; makes it. With `overwrite` what is finished or was
-  // begun otherwise goes first.
-  void begin(const EncodeRecord& record, bool overwrite);
+  // That the folder is new, or was begun with this record and info; makes it. With `overwrite` what is
+  // finished or was begun otherwise goes first.
+  void begin(const EncodeRecord& record, const ShardSetInfo& info, bool overwrite);
   // Whether dataset.json is there; where all parts are and it is not, it becomes theirs. One without a
   // sample is an error.
   bool join();
@@ -56,6 +56,8 @@ class EncodeFolder {
   void remove(const std::string& name);
   void clear();
   std::string difference(const EncodeRecord& record) const;
+  std::string difference(const ShardSetInfo& info) const;
+  std::string unfinished() const;  // the writer's file
 
   std::filesystem::path folder_;
   std::int64_t part_, parts_;

@@ -1,5 +1,6 @@
 // Pictures scaled as Pillow scales them, to the bit: weights of 22 bits, first across, then down, each
-// rounded to 8 bits. For what has to be as others made it; training's own way is resize.h. No torch.
+// rounded to 8 bits (newer Pillows go down first where that side alone shrinks, which no crop does). For what
+// has to be as others made it; training's own way is resize.h. No torch.
 #pragma once
 
 #include <cstdint>
