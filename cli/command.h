@@ -49,6 +49,7 @@ Command reproduce_command();
 Command train_command();
 Command eval_command();
 Command dataset_command();
+Command encode_command();
 Command bench_command();
 Command export_command();
 Command convert_command();

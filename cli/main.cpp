@@ -40,6 +40,7 @@ std::vector<Command> all_commands() {
 #ifdef POM_WITH_DATA
   commands.push_back(eval_command());
   commands.push_back(dataset_command());
+  commands.push_back(encode_command());
 #endif
 #ifdef POM_WITH_TRAIN
   commands.push_back(bench_command());

@@ -52,10 +52,15 @@ std::string unknown_pieces_text(const std::vector<std::string>& texts) {
 }
 
 // A piece as a person wrote it.
-std::string without_marks(std::string text) {
+std::string without_marks(std::string_view text) {
   constexpr std::string_view mark = "\xe2\x96\x81";  // stands for a space
-  for (std::size_t at; (at = text.find(mark)) != std::string::npos;) text.replace(at, mark.size(), " ");
-  return text.starts_with(' ') ? text.substr(1) : text;
+  std::string written;
+  while (!text.empty()) {
+    const bool marked = text.starts_with(mark);
+    if (!marked || !written.empty()) written.push_back(marked ? ' ' : text.front());
+    text.remove_prefix(marked ? mark.size() : 1);
+  }
+  return written;
 }
 
 }  // namespace
@@ -96,10 +101,10 @@ T5::Ids T5::ids(std::span<const std::string> prompts) const {
   for (std::int64_t b = 0; b < B; ++b) {
     std::vector<std::string> unknown;
     std::vector<std::int64_t> row;
-    for (io::SentencePieces::Part& part : tokenizer().split(prompts[static_cast<std::size_t>(b)])) {
+    for (const io::SentencePieces::Part& part : tokenizer().split(prompts[static_cast<std::size_t>(b)])) {
       row.push_back(part.id);
       if (part.id != tokenizer().unknown()) continue;
-      std::string written = without_marks(std::move(part.text));
+      std::string written = without_marks(part.text);
       if (std::ranges::find(unknown, written) == unknown.end()) unknown.push_back(std::move(written));
     }
     const auto most = static_cast<std::size_t>(limit_), count = row.size() + 1;

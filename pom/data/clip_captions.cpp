@@ -178,6 +178,27 @@ std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::stri
   return rows;
 }
 
+std::vector<CaptionedClip> find_webvid_clips(const std::string& table) {
+  check(is_there(table), "captions: ", table, ": expected a table (.csv), got no such file");
+  const auto rows = parse_csv(text_of(table), table);
+  const fs::path root = fs::path(table).parent_path();
+  const WithinFolder within(root.empty() ? fs::path(".") : root);
+  std::vector<CaptionedClip> clips;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<std::string>& row = rows[i];
+    const std::string where = detail::concat(table, ": row ", i + 1);
+    check(row.size() >= 2, "captions: ", where, ": expected a caption and a file, got one field");
+    if (i == 0 && !is_clip(row.back())) continue;
+    std::string caption = checked_caption(row[row.size() - 2], where);
+    const auto agency = [](const std::string& field) { return field.find("shutterstock") != field.npos; };
+    if (!caption.empty() && std::any_of(row.begin(), row.end() - 2, agency))
+      caption += ", shutterstock watermark";
+    clips.push_back({within.file(row.back(), "captions: " + where), std::move(caption)});
+  }
+  check(!clips.empty(), "captions: ", table, ": expected rows of clips, got none");
+  return clips;
+}
+
 std::vector<CaptionedClip> find_clips(const std::string& root) {
   check(!root.empty(), "data: path: expected a folder of clips, got nothing");
   std::error_code error;

@@ -24,6 +24,12 @@ struct CaptionedClip {
 // that is not UTF-8.
 std::vector<CaptionedClip> find_clips(const std::string& root);
 
+// The clips of a table in WebVid's form: the caption in the last but one column, the file in the last,
+// relative to the table's folder, which it must not leave. ", shutterstock watermark" is added to the caption
+// of a row whose page is that agency's, as the authors do. A first row without the name of a clip is taken
+// for names of columns.
+std::vector<CaptionedClip> find_webvid_clips(const std::string& table);
+
 const std::vector<std::string_view>& clip_endings();  // ".mp4", …
 
 // Rows of fields of a CSV file (RFC 4180): quotes around fields that hold commas, quotes or ends of lines.

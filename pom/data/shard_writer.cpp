@@ -48,11 +48,16 @@ struct ShardWriter::Impl {
   std::string name, index;
   ShardSetInfo info;  // with the shards that are whole
   std::int64_t per_shard;
+  ShardRange range;
   bool finished = false;
   std::optional<io::TarWriter> tar = {};  // the shard that is being written
   std::vector<std::uint64_t> offsets = {};
 
-  fs::path begun() const { return folder / (name + ".unfinished.json"); }
+  fs::path begun() const {
+    const std::string stem = index == shard_set_file ? name : fs::path(index).stem().string();
+    return folder / (stem + ".unfinished.json");
+  }
+  std::string shard_number(std::int64_t number) const { return shard_name(name, range.first + number); }
   void begin();
   void take_finished();
   void take_whole_shards();
@@ -72,7 +77,8 @@ void ShardWriter::Impl::begin() {
     return take_whole_shards();
   }
   if (exists_already(folder / index)) return take_finished();
-  check(!exists_already(folder / shard_name(name, 0)), "shards: ", (folder / shard_name(name, 0)).string(),
+  const fs::path first = folder / shard_number(0);
+  check(range.most == 0 || !exists_already(first), "shards: ", first.string(),
         ": expected no shards of this name, or the ", begun().filename().string(),
         " that they were begun with");
   write_shard_set(begun(), info);
@@ -86,8 +92,8 @@ void ShardWriter::Impl::take_finished() {
 }
 
 void ShardWriter::Impl::take_whole_shards() {
-  for (std::int64_t number = 0;; ++number) {
-    const fs::path path = folder / shard_name(name, number);
+  for (std::int64_t number = 0; number < range.most; ++number) {
+    const fs::path path = folder / shard_number(number);
     if (!exists_already(path)) return;
     io::WebShard shard(path);
     const std::uint64_t bytes = shard.tar().bytes();
@@ -101,7 +107,7 @@ void ShardWriter::Impl::take_whole_shards() {
 }
 
 void ShardWriter::Impl::record(std::int64_t count, std::uint64_t bytes) {
-  info.shard_names.push_back(shard_name(name, std::ssize(info.shard_names)));
+  info.shard_names.push_back(shard_number(std::ssize(info.shard_names)));
   info.shard_counts.push_back(count);
   info.shard_bytes.push_back(static_cast<std::int64_t>(bytes));
   info.samples += count;
@@ -110,7 +116,9 @@ void ShardWriter::Impl::record(std::int64_t count, std::uint64_t bytes) {
 void ShardWriter::Impl::open_shard() {
   check(!finished, "shards: ", folder.string(), ": expected no more samples: the data set is finished");
   if (tar) return;
-  tar.emplace(folder / shard_name(name, std::ssize(info.shard_names)));
+  check(std::ssize(info.shard_names) < range.most, "shards: ", folder.string(), ": expected ", range.most,
+        " shards, got more");
+  tar.emplace(folder / shard_number(std::ssize(info.shard_names)));
   offsets.clear();
 }
 
@@ -125,8 +133,9 @@ void ShardWriter::Impl::close_shard() {
 }
 
 ShardWriter::ShardWriter(fs::path folder, std::string name, ShardSetInfo info, std::int64_t per_shard,
-                         std::string index)
-    : impl_(new Impl{std::move(folder), std::move(name), std::move(index), std::move(info), per_shard}) {
+                         std::string index, ShardRange range)
+    : impl_(
+          new Impl{std::move(folder), std::move(name), std::move(index), std::move(info), per_shard, range}) {
   check_arguments(impl_->name, per_shard);
   impl_->info.samples = 0;
   impl_->info.shard_names.clear();

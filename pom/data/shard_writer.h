@@ -13,20 +13,27 @@
 
 namespace pom::data {
 
+// Which shards of a data set a writer makes: `most` of them from number `first` on. Machines that share the
+// work take a range each, and leave what one alone would have left.
+struct ShardRange {
+  std::int64_t first = 0, most = std::int64_t{1} << 40;
+};
+
 // ShardWriter writer("latents", "train", info, 1000);
 // for (auto i = writer.samples(); …; ++i) writer.add(sample i);
 // writer.finish();
 //
 // Shards that are there already count as written: samples() says how many samples they have, shards() how
-// many they are. What they were begun with is in NAME.unfinished.json; going on with another `info` is an
-// error. Not for two threads at once, nor for two writers of one name.
+// many they are. What they were begun with is in NAME.unfinished.json (of parts, in INDEX.unfinished.json);
+// going on with another `info` is an error. Not for two threads at once, nor for two writers of one name and
+// range.
 class ShardWriter {
  public:
   // `per_shard` samples make a shard; with 0 a shard ends where the caller says so (end_shard), and there may
   // be any number in it, also none. `index` is the name of the file that finish() writes: parts of a data set
   // that is joined later have names of their own.
   ShardWriter(std::filesystem::path folder, std::string name, ShardSetInfo info, std::int64_t per_shard,
-              std::string index = std::string(shard_set_file));
+              std::string index = std::string(shard_set_file), ShardRange range = {});
   ~ShardWriter();
 
   void add(const ShardSample& sample);
