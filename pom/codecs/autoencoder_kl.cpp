@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <ATen/ops/cat.h>
-#include <c10/core/InferenceMode.h>
+#include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
 #include "pom/codecs/strips.h"
@@ -135,25 +135,25 @@ at::Tensor AutoencoderKL::as_input(const at::Tensor& x) const {
 }
 
 at::Tensor AutoencoderKL::encode(const at::Tensor& pictures) const {
-  const c10::InferenceMode no_gradients;
+  const c10::NoGradGuard no_gradients;
   check_pictures(pictures);
   return plain(run_items(encoder_, as_input(pictures)), pictures);
 }
 
 at::Tensor AutoencoderKL::decode(const at::Tensor& latents) const {
-  const c10::InferenceMode no_gradients;
+  const c10::NoGradGuard no_gradients;
   check_latents(latents);
   return plain(run_items(decoder_, as_input(latents)), latents);
 }
 
 at::Tensor AutoencoderKL::encode_within(const at::Tensor& pictures, std::int64_t memory) const {
-  const c10::InferenceMode no_gradients;
+  const c10::NoGradGuard no_gradients;
   check_pictures(pictures);
   return plain(run_within(encoder_, as_input(pictures), memory), pictures);
 }
 
 at::Tensor AutoencoderKL::decode_within(const at::Tensor& latents, std::int64_t memory) const {
-  const c10::InferenceMode no_gradients;
+  const c10::NoGradGuard no_gradients;
   check_latents(latents);
   return plain(run_within(decoder_, as_input(latents), memory), latents);
 }

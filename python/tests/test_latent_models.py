@@ -124,6 +124,15 @@ def test_a_folder_without_its_autoencoder_is_refused(images, tmp_path):
 def clips(tmp_path_factory):
     """A V-DiPoM on latents of a small CogVideoX autoencoder, told by a small T5."""
     folder = tmp_path_factory.mktemp("clips")
+    network = libpom.models.VDiPoM(dim=32, depth=2, patch=2, channels=4, text_width=24)
+    randomised(network, 3)
+    with pytest.warns(UserWarning, match="text: none given"):
+        libpom.models.save(
+            network,
+            folder,
+            codec=libpom.models.CodecConfig(kind="cogvideox", scale=SCALE),
+            sample=libpom.models.SampleDefaults(size=(48, 32), steps=2, sampler="euler", frames=24, fps=8),
+        )
     vae = diffusers.AutoencoderKLCogVideoX(
         block_out_channels=[8, 8, 8, 8], norm_num_groups=4, latent_channels=4, layers_per_block=1,
         down_block_types=["CogVideoXDownBlock3D"] * 4, up_block_types=["CogVideoXUpBlock3D"] * 4,
@@ -142,15 +151,6 @@ def clips(tmp_path_factory):
     )  # fmt: skip
     (folder / "tokenizer").mkdir()
     (folder / "spiece.model").rename(folder / "tokenizer" / "spiece.model")
-    network = libpom.models.VDiPoM(dim=32, depth=2, patch=2, channels=4, text_width=24)
-    randomised(network, 3)
-    with pytest.warns(UserWarning, match="text: none given"):
-        libpom.models.save(
-            network,
-            folder,
-            codec=libpom.models.CodecConfig(kind="cogvideox", scale=SCALE),
-            sample=libpom.models.SampleDefaults(size=(48, 32), steps=2, sampler="euler", frames=24, fps=8),
-        )
     config = json.loads((folder / "config.json").read_text())
     config["text"] = {"kind": "t5", "width": 24, "limit": 12, "mask": True}
     (folder / "config.json").write_text(json.dumps(config))
