@@ -23,7 +23,9 @@ namespace pom::codecs {
 namespace {
 
 // Scores at a time: rows of queries and prompts are split where there are more.
-constexpr std::int64_t most_scores = std::int64_t{1} << 27;
+std::int64_t most_scores(const c10::Device& device) {
+  return std::int64_t{1} << (device.is_cpu() ? 24 : 27);
+}
 
 // The dtype of the stream, of scores and of sums.
 at::ScalarType wide(at::ScalarType dtype) {
@@ -79,7 +81,7 @@ T5Network::Bias T5Network::bias_of(std::int64_t length) const {
   std::vector<std::int64_t> buckets = t5_buckets(config_, length);
   const at::Tensor numbers = at::tensor(buckets, at::kLong).to(device());
   Bias bias{at::embedding(biases_, numbers).to(wide(dtype())).t().contiguous(), {}};
-  if (config_.num_heads * length * length <= most_scores) bias.whole = bias_rows(bias, 0, length);
+  if (config_.num_heads * length * length <= most_scores(device())) bias.whole = bias_rows(bias, 0, length);
   return bias;
 }
 
@@ -97,7 +99,7 @@ at::Tensor T5Network::forward(const at::Tensor& ids, const at::Tensor& mask) con
   const c10::NoGradGuard no_grad;
   const std::int64_t B = ids.size(0), L = ids.size(1);
   const Bias bias = bias_of(L);
-  const std::int64_t room = most_scores / std::max<std::int64_t>(1, config_.num_heads * L * L);
+  const std::int64_t room = most_scores(device()) / (config_.num_heads * L * L);
   const std::int64_t together = device().is_cpu() ? 1 : std::clamp<std::int64_t>(room, 1, 64);
   const at::Tensor result = at::empty({B, L, config_.d_model}, table_.options());
   for (std::int64_t first = 0; first < B; first += together) {
@@ -138,8 +140,7 @@ at::Tensor T5Network::attention(const Block& block, const at::Tensor& x, const a
                              .view({B, L, 3, h, config_.d_kv})
                              .permute({2, 0, 3, 1, 4});  // (3, B, h, L, k)
   const at::Tensor q = qkv.select(0, 0), k = qkv.select(0, 1).transpose(2, 3), v = qkv.select(0, 2);
-  const std::int64_t rows =
-      std::clamp<std::int64_t>(most_scores / std::max<std::int64_t>(1, B * h * L), 1, L);
+  const std::int64_t rows = std::clamp<std::int64_t>(most_scores(device()) / (B * h * L), 1, L);
   std::vector<at::Tensor> parts;
   for (std::int64_t first = 0; first < L; first += rows) {
     const std::int64_t count = std::min(rows, L - first);

@@ -64,16 +64,19 @@ void PieceIndex::finish() {
 }
 
 bool PieceIndex::advance(Range& range, char byte) const {
-  const auto begin = sorted_.begin();
   const std::size_t place = range.bytes;
+  const int wanted = static_cast<unsigned char>(byte);
   // Of pieces with equal beginnings the one that ends here is the first.
   const auto byte_there = [place](const Entry& entry) {
     return entry.text.size() <= place ? -1 : int{static_cast<unsigned char>(entry.text[place])};
   };
-  const auto [first, last] = std::ranges::equal_range(begin + static_cast<std::ptrdiff_t>(range.first),
-                                                      begin + static_cast<std::ptrdiff_t>(range.last),
-                                                      int{static_cast<unsigned char>(byte)}, {}, byte_there);
-  range = {static_cast<std::size_t>(first - begin), static_cast<std::size_t>(last - begin), place + 1};
+  const Entry *begin = sorted_.data() + range.first, *end = sorted_.data() + range.last;
+  const Entry* first =
+      std::partition_point(begin, end, [&](const Entry& entry) { return byte_there(entry) < wanted; });
+  const Entry* last =
+      std::partition_point(first, end, [&](const Entry& entry) { return byte_there(entry) == wanted; });
+  range = {static_cast<std::size_t>(first - sorted_.data()), static_cast<std::size_t>(last - sorted_.data()),
+           place + 1};
   return first != last;
 }
 

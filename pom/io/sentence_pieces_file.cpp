@@ -235,6 +235,10 @@ SentencePieceModel read_opened(const detail::FileDescriptor& file, const std::st
 SentencePieceModel parse_sentence_pieces(std::span<const std::byte> bytes, std::string_view source) {
   SentencePieceModel model;
   const std::string where(source);
+  // The fields of a model are messages with numbers from 1 to 5: most other files end here.
+  const unsigned first = bytes.empty() ? 0 : std::to_integer<unsigned>(bytes[0]);
+  check(first % 8 == 2 && first / 8 >= 1 && first / 8 <= 5, source, ": expected a SentencePiece model, got ",
+        bytes.empty() ? "an empty file" : "another file");
   ProtoMessage message({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where);
   while (const std::optional<ProtoField> field = message.next()) {
     const auto part = [&](const std::string& name) {

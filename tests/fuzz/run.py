@@ -65,6 +65,7 @@ TARGETS = {
     ),
     "shard": Target(1500, ["tests/hostile/shards/*.json", "tests/hostile/arrays/*.npy"]),
     "state": Target(2000, ["tests/hostile/states/*.safetensors"]),
+    "sentence_pieces": Target(700, ["tests/hostile/sentence_pieces/*.model"]),
     "tar": Target(600, ["tests/hostile/tars/*.tar"]),
     "words": Target(400, ["tests/hostile/words/*.txt"]),
 }

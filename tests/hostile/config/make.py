@@ -148,7 +148,7 @@ CASES = {
         "network", CLIPS["network"] | {"mixer": "attention", "no_text": "mask"}
     ),
     "clip_dim_four": clips("network.dim", 4),
-    "text_kind_unknown": clips("text", {"kind": "t5"}),
+    "text_kind_unknown": clips("text", {"kind": "clip"}),
     "text_width_zero": clips("text", {"width": 0}),
     "text_limit_huge": clips("text", {"limit": 1 << 40}),
 }
