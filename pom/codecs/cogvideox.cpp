@@ -164,11 +164,11 @@ CogVideoXStream CogVideoX::decoder() const {
   return {*this, Way::decode};
 }
 
-CogVideoXStream::CogVideoXStream(const CogVideoX& network, Way way)
-    : network_(&network), way_(way), path_(&network.path(way)) {}
+CogVideoXStream::CogVideoXStream(CogVideoX network, Way way)
+    : network_(std::move(network)), way_(way), path_(&network_.path(way)) {}
 
 void CogVideoXStream::check_piece(const at::Tensor& piece) const {
-  const CogVideoXConfig& c = network_->config();
+  const CogVideoXConfig& c = network_.config();
   const std::int64_t channels = way_ == Way::decode ? c.latent_channels : c.in_channels;
   const std::int64_t least = way_ == Way::decode ? 1 : c.factor();
   check(piece.dim() == 5 && piece.size(1) == channels && piece.is_floating_point(), piece_name(way_),
@@ -187,7 +187,7 @@ void CogVideoXStream::check_piece(const at::Tensor& piece) const {
 at::Tensor CogVideoXStream::next(const at::Tensor& piece, Then then) {
   const at::NoGradGuard no_gradients;
   check_piece(piece);
-  const CogVideoXConfig& c = network_->config();
+  const CogVideoXConfig& c = network_.config();
   const bool decodes = way_ == Way::decode;
   const std::int64_t at_once = decodes ? c.latents_at_once : c.frames_at_once;
   const std::vector<std::int64_t> chunks = video_chunks(piece.size(2), at_once);
@@ -201,7 +201,7 @@ at::Tensor CogVideoXStream::next(const at::Tensor& piece, Then then) {
     for (const std::int64_t& count : chunks) {
       caches.set_more(then == Then::more || &count != &chunks.back());
       const at::Tensor chunk = through_network(
-          *path_, way_, piece.narrow(0, b, 1).narrow(2, first, count).to(network_->options()), caches);
+          *path_, way_, piece.narrow(0, b, 1).narrow(2, first, count).to(network_.options()), caches);
       if (!all.defined())
         all = at::empty(
             {piece.size(0), chunk.size(1), decodes ? c.frames_of(piece.size(2)) : c.latents_of(piece.size(2)),
@@ -236,7 +236,7 @@ std::vector<std::int64_t> CogVideoXStream::remembered_shape(const CausalPlace& p
 void CogVideoXStream::set_state(const State& state) {
   const CausalPlaces& places = path_->places;
   const std::string what = way_ == Way::decode ? "decode: state" : "encode: state";
-  CogVideoXStream read(*network_, way_);
+  CogVideoXStream read(network_, way_);
   if (!state.empty()) {
     check(state.size() == places.size(), what, ": expected ", places.size(), " tensors, got ", state.size());
     const auto first = state.find(places.front().name);
@@ -253,7 +253,7 @@ void CogVideoXStream::set_state(const State& state) {
     check(found->second.is_floating_point() && found->second.sizes() == shape, what, ": ", places[i].name,
           ": expected floating point of shape ", at::IntArrayRef(shape), ", got ",
           found->second.scalar_type(), " of shape ", found->second.sizes());
-    const at::Tensor all = found->second.to(network_->options()).contiguous(at::MemoryFormat::ChannelsLast3d);
+    const at::Tensor all = found->second.to(network_.options()).contiguous(at::MemoryFormat::ChannelsLast3d);
     for (std::size_t b = 0; b < clips.size(); ++b)
       clips[b].push_back(all.narrow(0, static_cast<std::int64_t>(b), 1));
   }

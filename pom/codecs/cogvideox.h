@@ -38,6 +38,7 @@ struct VideoPath {
 
 class CogVideoXStream;
 
+// Copies share the weights.
 class CogVideoX {
  public:
   enum class Way { encode, decode };
@@ -53,7 +54,7 @@ class CogVideoX {
   // latents (B, z, t, h, w) -> (B, 3, T, H, W)
   at::Tensor decode(const at::Tensor& latents) const;
 
-  // Clips in pieces. They live no longer than the network.
+  // Clips in pieces.
   CogVideoXStream encoder() const;
   CogVideoXStream decoder() const;
 
@@ -68,7 +69,7 @@ class CogVideoX {
   CogVideoXConfig config_;
   TensorSource source_;
   at::TensorOptions options_;
-  std::unique_ptr<Paths> paths_ = std::make_unique<Paths>();
+  std::shared_ptr<Paths> paths_ = std::make_shared<Paths>();
 };
 
 // B clips on their way through the network, piece after piece. A piece is cut into chunks as a whole clip is:
@@ -77,7 +78,9 @@ class CogVideoXStream {
  public:
   using State = std::map<std::string, at::Tensor>;
 
-  CogVideoXStream(const CogVideoX& network, CogVideoX::Way way);
+  CogVideoXStream(CogVideoX network, CogVideoX::Way way);
+
+  const CogVideoX& network() const { return network_; }
 
   // Whether nothing comes after it; then nothing is kept.
   enum class Then { more, end };
@@ -94,7 +97,7 @@ class CogVideoXStream {
   void check_piece(const at::Tensor& piece) const;
   std::vector<std::int64_t> remembered_shape(const CausalPlace& place) const;
 
-  const CogVideoX* network_;
+  CogVideoX network_;
   CogVideoX::Way way_;
   const VideoPath* path_;
   std::vector<CausalCaches> clips_;

@@ -25,7 +25,7 @@ CogVideoXClips::Clip CogVideoXClips::opened(bool wide) const {
 }
 
 at::Tensor CogVideoXClips::next_of(Clip& clip, const at::Tensor& latents) const {
-  const bool may_widen = codec_.network().options().dtype() == at::kHalf && !clip.wide;
+  const bool may_widen = clip.stream.network().options().dtype() == at::kHalf;
   // What is held here is not overwritten.
   const CogVideoXStream::State before = may_widen ? clip.stream.state() : CogVideoXStream::State();
   at::Tensor frames = clip.stream.next(latents);
@@ -51,12 +51,13 @@ at::Tensor CogVideoXClips::next(const at::Tensor& latents) {
         latents.size(2));
   while (std::ssize(clips_) < latents.size(0)) clips_.push_back(opened(false));
   failed_ = true;
-  const bool doubles = codec_.network().options().dtype() == at::kDouble;
   std::vector<at::Tensor> all;
   for (std::size_t b = 0; b < clips_.size(); ++b) {
     const at::Tensor unscaled =
         latents.narrow(0, static_cast<std::int64_t>(b), 1).div(codec_.scale()).add_(codec_.shift());
-    all.push_back(next_of(clips_[b], unscaled).to(latents.device(), doubles ? at::kDouble : at::kFloat));
+    const at::Tensor frames = next_of(clips_[b], unscaled);
+    all.push_back(
+        frames.to(latents.device(), frames.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
   }
   failed_ = false;
   return all.size() == 1 ? all.front() : at::cat(all);

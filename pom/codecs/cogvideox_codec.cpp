@@ -104,8 +104,10 @@ void CogVideoXCodec::set_options(const CodecOptions& options) {
   if (options.device == options_.device && options.dtype == options_.dtype &&
       options.chunks == options_.chunks)
     return;
-  options_.device = options.device, options_.dtype = options.dtype, options_.chunks = options.chunks;
-  network_ = opened_cogvideox(folder_, config(), options_);
+  CogVideoXOptions wanted = options_;
+  wanted.device = options.device, wanted.dtype = options.dtype, wanted.chunks = options.chunks;
+  network_ = opened_cogvideox(folder_, config(), wanted);
+  options_ = std::move(wanted);
   const std::lock_guard lock(mutex_);
   wide_.reset();
   told_ = false;
@@ -141,13 +143,14 @@ const CogVideoX& CogVideoXCodec::wide() const {
 }
 
 void CogVideoXCodec::tell_wide(const char* operation) const {
+  const std::string remark = detail::concat(operation, ": values that are not finite in ",
+                                            at::toString(options_.dtype), ": done again in fp32");
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(told_, true)) return;
-    remarks_.push_back(detail::concat(operation, ": values that are not finite in ",
-                                      at::toString(options_.dtype), ": done again in fp32"));
+    remarks_.push_back(remark);
   }
-  if (options_.remark) options_.remark(remarks_.back());
+  if (options_.remark) options_.remark(remark);
 }
 
 // A clip at a time, again in fp32 where that may help: what one becomes does not depend on those beside it.

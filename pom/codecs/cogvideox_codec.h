@@ -43,6 +43,7 @@ class CogVideoXCodec : public Codec {
   const WeightFolder& folder() const { return *folder_; }
 
   std::int64_t channels() const override { return config().latent_channels; }
+  std::int64_t picture_channels() const override { return config().in_channels; }
   std::int64_t factor() const override { return config().factor(); }
   std::int64_t time_factor() const override { return config().time_factor(); }
 

@@ -142,6 +142,24 @@ TEST(CogVideoXCodec, ClipsAsTheyCome) {
   EXPECT_THROW(decoder->set_state({{"a", at::zeros({1})}}), Error);
 }
 
+// A decoder goes on with the network that it began with.
+TEST(CogVideoXCodec, OptionsChangeWhatBeginsLater) {
+  const Folder folder;
+  CogVideoXCodec codec = folder.open();
+  const at::Tensor latents = some_latents({1, 4, 4, 2, 3});
+  const at::Tensor whole = codec.decode_clips(latents);
+  const auto decoder = codec.clip_decoder();
+  EXPECT_TRUE(at::equal(decoder->next(latents.narrow(2, 0, 2)), whole.narrow(2, 0, 8)));
+  codec.set_options({.dtype = at::kDouble});
+  EXPECT_TRUE(at::equal(decoder->next(latents.narrow(2, 2, 2)), whole.narrow(2, 8, 8)));
+  const at::Tensor exact = codec.clip_decoder()->next(latents);
+  EXPECT_EQ(exact.scalar_type(), at::kDouble);
+  EXPECT_TRUE(at::allclose(exact.to(at::kFloat), whole, 1e-4, 1e-4));
+  EXPECT_THROW(codec.set_options({.chunks = "some"}), Error);
+  EXPECT_EQ(codec.decode_clips(latents).scalar_type(), at::kDouble) << "as it was";
+  EXPECT_EQ(codec.weight_bytes(), 338'411 * 8);
+}
+
 TEST(CogVideoXCodec, Refusals) {
   const Folder folder;
   const CogVideoXCodec codec = folder.open();
@@ -175,7 +193,7 @@ TEST(CogVideoXCodec, RepeatedInFp32WhereFp16IsNotEnough) {
   EXPECT_FALSE(half.network().decode(latents).isfinite().all().item<bool>());
   EXPECT_TRUE(at::equal(half.decode_clips(latents), full.decode_clips(latents)));
   ASSERT_EQ(remarks.size(), 1u);
-  EXPECT_TRUE(remarks[0].ends_with("decode: results in Half were not finite; repeated in fp32"))
+  EXPECT_TRUE(remarks[0].ends_with("decode: values that are not finite in Half: done again in fp32"))
       << remarks[0];
   // A stream goes on in fp32, here and elsewhere.
   const at::Tensor whole = full.decode_clips(latents);
