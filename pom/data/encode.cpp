@@ -15,7 +15,6 @@
 #include "pom/data/mirror.h"
 #include "pom/data/ordered_work.h"
 #include "pom/data/resample.h"
-#include "pom/io/folder_lock.h"
 
 namespace pom::data {
 namespace {
@@ -323,9 +322,6 @@ EncodeResult EncodeRun::Impl::run(const EncodeWatcher& watcher) {
   EncodeFolder folder(options.output, options.part, options.parts, range);
   const ShardSetInfo made = info(true);
   folder.begin(record(), made, options.overwrite);
-  std::optional<io::FolderLock>
-      lock;  // two of one part would do the same work twice; parts have each their own
-  if (options.parts == 1) lock.emplace(folder.path());
   ShardWriter writer(folder.path(), EncodeFolder::shards, made, 0, folder.index(), range);
   EncodeResult result;
   result.before = writer.finished();

@@ -88,6 +88,7 @@ void EncodeFolder::begin(const EncodeRecord& record, const ShardSetInfo& info, b
   std::error_code error;
   fs::create_directories(folder_, error);
   check(!error, "encode: output: ", folder_.string(), ": cannot make the folder: ", error.message());
+  if (parts_ == 1) lock_.emplace(folder_);
   const bool recorded = has(record_file), finished = has(index()) || has(std::string(shard_set_file));
   std::string other = recorded ? difference(record) : "";
   if (recorded && other.empty()) other = difference(info);

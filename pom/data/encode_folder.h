@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "pom/base/fields.h"
 #include "pom/data/shard_writer.h"
+#include "pom/io/folder_lock.h"
 
 namespace pom::data {
 
@@ -43,8 +45,8 @@ class EncodeFolder {
   const std::filesystem::path& path() const { return folder_; }
   std::string index() const { return index_of(part_); }  // what this part's writer finishes with
 
-  // That the folder is new, or was begun with this record and info; makes it. With `overwrite` what is
-  // finished or was begun otherwise goes first.
+  // That the folder is new, or was begun with this record and info; makes it and holds it. With `overwrite`
+  // what is finished or was begun otherwise goes first.
   void begin(const EncodeRecord& record, const ShardSetInfo& info, bool overwrite);
   // Whether dataset.json is there; where all parts are and it is not, it becomes theirs. One without a
   // sample is an error.
@@ -62,6 +64,7 @@ class EncodeFolder {
   std::filesystem::path folder_;
   std::int64_t part_, parts_;
   ShardRange range_;
+  std::optional<io::FolderLock> lock_;  // where the folder is not shared by parts
 };
 
 }  // namespace pom::data
