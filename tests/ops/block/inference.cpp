@@ -79,7 +79,9 @@ TEST_P(Halves, FeedForwardByTanh) {
     return wide(x) + wide(gate).unsqueeze(1) * linear(at::gelu(inner, form), down);
   };
   const at::Tensor expected = with("tanh"), exact = with("none");
-  if (dtype == at::kDouble) EXPECT_GT((expected - exact).abs().max().item<double>(), 1e-6);
+  if (dtype == at::kDouble) {
+    EXPECT_GT((expected - exact).abs().max().item<double>(), 1e-6);
+  }
   add_feed_forward(x, modulation, up, down, gate, {}, Gelu::tanh);
   near(x, expected);
 }
