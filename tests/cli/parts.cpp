@@ -37,7 +37,7 @@ TEST(Parts, CommandsWithoutTheirLibrarySayWhatToInstall) {
 TEST(Parts, CommandsThatWereSwitchedOffNameTheOption) {
   const Build build = without_training(Found::off, Found::off);
   EXPECT_EQ(absent_commands(build),
-            (std::vector<std::string>{"dataset", "eval", "train", "export", "bench"}));
+            (std::vector<std::string>{"dataset", "encode", "eval", "train", "export", "bench"}));
   EXPECT_EQ(why_absent("dataset", build),
             "this build has no data sets: it was switched off (POM_TRAIN=OFF) when it was built");
   EXPECT_EQ(why_absent("train", build),

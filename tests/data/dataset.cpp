@@ -68,7 +68,9 @@ TEST(Dataset, MistakesAreNamed) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   mentions({.kind = "shaps"},
-           "data: kind: expected shapes, folder, latents, sprites or clips, got \"shaps\"");
+           "data: kind: expected shapes, folder, latents, shards, sprites, clips or clip_shards, got "
+           "\"shaps\"; did "
+           "you mean \"shapes\"?");
   mentions({.path = "somewhere"}, "data: path: expected none where kind is shapes, got \"somewhere\"");
   mentions({.size = {64}}, "data: size: expected width and height, got 1 number");
   mentions({.size = {0, 64}}, "data: size");

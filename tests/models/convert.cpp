@@ -216,8 +216,9 @@ TEST_F(Convert, WhatTheOtherCodeCannotSayIsNamed) {
   config.window = 3;
   EXPECT_EQ(message_of([&] { export_network(random_weights(config), config, Origin::homm_text2video); }),
             "convert: network.window: expected 0 for homm-text2video, got 3");
-  EXPECT_EQ(message_of([] { origin_named("hom"); }),
-            "convert: unknown network \"hom\"; did you mean \"homm\"?");
+  EXPECT_EQ(
+      message_of([] { origin_named("hom"); }),
+      "convert: unknown network \"hom\"; did you mean \"homm\" or \"homm-upscale\" or \"homm-text2video\"?");
 }
 
 }  // namespace
