@@ -1,4 +1,4 @@
-"""Autoencoders on a GPU against the same networks on a CPU in fp64: norms, folded upsampling, strips, streams."""
+"""Autoencoders on a GPU against the same networks on a CPU in fp64: norms, upsampling, strips, streams."""
 
 import pytest
 import torch
