@@ -1,7 +1,7 @@
 // For those who write a sampler: the registry, and the trajectory that a sampler moves along. A sampler is a
 // file with a function that takes the steps and a RegisterSampler. Flags, requests and Python find it there;
-// beside that it has a line in CMakeLists.txt, one in tests/fuzz/samplers.cpp, which names the samplers without
-// torch, and, where other programs have a name for it, one in sampler_label (generate/metadata.cpp).
+// beside that it has a line in CMakeLists.txt, one in tests/fuzz/samplers.cpp, which names the samplers
+// without torch, and, where other programs have a name for it, one in sampler_label (generate/metadata.cpp).
 #pragma once
 
 #include <span>

@@ -54,7 +54,8 @@ TEST(SetField, MistakesAreNamed) {
   EXPECT_EQ(told("=3"), "--set: expected FIELD=VALUE, such as network.order=3, got \"=3\"");
   EXPECT_EQ(told("network.order=two"), "--set: network.order: expected an integer, got \"two\"");
   EXPECT_EQ(told("network.order=0"), "--set: network.order: expected 1 to 64, got 0");
-  EXPECT_EQ(told("network.orde=3"), "--set: network.orde: unknown field; did you mean \"order\" or \"order_expand\"?");
+  EXPECT_EQ(told("network.orde=3"),
+            "--set: network.orde: unknown field; did you mean \"order\" or \"order_expand\"?");
   EXPECT_EQ(told("network.mixer=pon"), "--set: network.mixer: unknown value \"pon\"; did you mean \"pom\"?");
   EXPECT_NE(told("network.order.x=3").find("--set: network.order: "), std::string::npos);
   EXPECT_NE(told("network=3").find("--set: network: "), std::string::npos);
