@@ -122,7 +122,12 @@ TEST(CogVideoXConfig, Refusals) {
             "config.json: block_out_channels: expected 1 to 8 levels, got 0");
   EXPECT_EQ(refusal(R"({"layers_per_block": 1000000000})"),
             "config.json: layers_per_block: expected 1 to 64, got 1000000000");
-  EXPECT_NE(refusal(R"({"pad_mode": "replicate"})"), "none");
+  EXPECT_EQ(refusal(R"({"use_post_quant_conv": true})"),
+            "config.json: use_post_quant_conv: expected false, got true");
+  EXPECT_EQ(refusal(R"({"pad_mode": "replicate"})"),
+            "config.json: pad_mode: unknown value \"replicate\"; there are first");
+  EXPECT_EQ(refusal(R"({"act_fn": "relu"})"),
+            "config.json: act_fn: unknown value \"relu\"; there are silu, swish");
   EXPECT_NE(refusal(R"({"down_block_types": ["DownEncoderBlock2D"]})"), "none");
   EXPECT_NE(refusal(R"({"_class_name": "AutoencoderKL"})"), "none");
 }
