@@ -5,14 +5,16 @@ that was measured here, the peak of memory beyond weights and inputs (CUDA), and
 """
 
 import argparse
+import importlib
 import statistics
 import tempfile
 import time
 
 import torch
-from diffusers import AutoencoderKL, AutoencoderKLCogVideoX
 
 import libpom
+
+diffusers = importlib.import_module("diffusers")
 
 SD = {
     "block_out_channels": [128, 256, 512, 512],
@@ -98,7 +100,7 @@ def last(x):
 @torch.no_grad()
 def pictures(args):
     torch.manual_seed(0)
-    ours, theirs = opened(AutoencoderKL(**SD).eval(), args)
+    ours, theirs = opened(diffusers.AutoencoderKL(**SD).eval(), args)
     theirs = theirs.to(memory_format=torch.channels_last)
     encoder, decoder = torch.compile(theirs.encoder), torch.compile(theirs.decoder)
     decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(last(z)).sample}
@@ -118,7 +120,7 @@ def pictures(args):
 @torch.no_grad()
 def clips(args):
     torch.manual_seed(0)
-    ours, theirs = opened(AutoencoderKLCogVideoX(**COGVIDEOX).eval(), args)
+    ours, theirs = opened(diffusers.AutoencoderKLCogVideoX(**COGVIDEOX).eval(), args)
     decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(z).sample}
     encode = {"libpom": ours.encode, "diffusers": lambda x: theirs.encode(x).latent_dist.parameters}
     for text in args.clips.split(","):

@@ -52,6 +52,8 @@ std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe) {
 data::Split open_data(const Recipe& recipe) {
   data::DataConfig config = recipe.data;
   if (config.in_shards()) {
+    const std::optional<data::ShardSetInfo> info =
+        data::own_shard_set(config);  // first what is wrong with the data
     if (!recipe.encoders.vae.empty())
       config.codec_hash = codecs::WeightFolder(io::OpenFolder(recipe.encoders.vae, "train: encoders.vae"), "",
                                                "diffusion_pytorch_model")
@@ -60,7 +62,7 @@ data::Split open_data(const Recipe& recipe) {
       config.text_hash =
           codecs::open_text_encoder(recipe.text, io::OpenFolder(recipe.encoders.text, "train: encoders.text"))
               ->hash();
-    if (const std::optional<data::ShardSetInfo> info = data::own_shard_set(config))
+    if (info)
       refuse_unless(info->scale == recipe.codec.scale && info->shift == recipe.codec.shift,
                     "train: codec.scale, codec.shift: expected ", info->scale, " and ", info->shift, ", as ",
                     config.path, " says, got ", recipe.codec.scale, " and ", recipe.codec.shift);

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import checks
+from .errors import fail
 
 EPSILON = 1e-7  # keeps the mean of no token at 0
 _CHUNK = 64  # tokens summed one after the other before their sums are
@@ -262,7 +263,7 @@ def mixer_select(
     features = _check_projections(op, xq.shape[-1], None, (se_weight, se_bias), (ag_weight, ag_bias))
     checks.has_shape(op, "H", H, (xq.shape[0], features), "batch and features")
     if H.dtype != accumulator(xq.dtype):
-        checks.fail(f"{op}: H", str(accumulator(xq.dtype)), H.dtype)
+        fail(f"{op}: H", str(accumulator(xq.dtype)), H.dtype)
     return F.linear(gate(F.linear(xq, se_weight, se_bias), H.unsqueeze(1)), ag_weight, ag_bias)
 
 

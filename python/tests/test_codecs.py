@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-diffusers = pytest.importorskip("diffusers")
-libpom = pytest.importorskip("libpom")
-from safetensors.torch import load_file, save_file  # noqa: E402
+import libpom
+from tools import referee
 
-if not libpom.has_extension():
-    pytest.skip("libpom.so is not built", allow_module_level=True)
+diffusers = referee("diffusers")
+pytestmark = pytest.mark.usefixtures("extension")
 
 SMALL = {"block_out_channels": [32, 64, 64], "norm_num_groups": 16, "sample_size": 32}
 CONFIGS = {
@@ -163,7 +163,7 @@ def test_strips_equal_the_whole(folders, name, height, width, dtype):
     for memory in (1, 300_000, 1_500_000, 10_000_000):
         assert difference(vae.encode(x, memory=memory), moments) < tolerance
         assert difference(vae.decode(z, memory=memory), decoded) < tolerance
-    assert torch.equal(vae.decode(z, memory=10**12), decoded)
+    assert torch.equal(vae.decode(z[:1], memory=10**12), decoded[:1])
 
 
 @torch.no_grad()
@@ -265,7 +265,7 @@ def test_wrong_folders(folders, tmp_path):
         with pytest.raises(libpom.Error, match=match):
             libpom.codecs.load(tmp_path)
 
-    refused(r"act_fn: expected silu or swish, got \"?relu", act_fn="relu")
+    refused(r"act_fn: unknown value \"relu\"; there are silu, swish", act_fn="relu")
     refused(
         r"block_out_channels: expected multiples of norm_num_groups, 16, got 40",
         block_out_channels=[32, 64, 40],

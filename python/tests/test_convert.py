@@ -45,7 +45,7 @@ def close(got, expected):
 
 def run_tool(name, folder, inputs, scratch):
     """What a C++ network answers, as a module and as it samples."""
-    save_file(inputs, scratch / "in.safetensors")
+    save_file({name: t.clone() for name, t in inputs.items()}, scratch / "in.safetensors")
     fields = config_of(folder)["network"] | {"variant": ""}
     words = [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in fields.items()]
     files = [folder / "model.safetensors", scratch / "in.safetensors", scratch / "out.safetensors"]

@@ -8,8 +8,10 @@ from tools import referee
 
 diffusers = referee("diffusers")
 
-if not torch.cuda.is_available() or not libpom.has_extension():
-    pytest.skip("there is no CUDA GPU", allow_module_level=True)
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    pytest.mark.usefixtures("extension"),
+]
 
 
 @pytest.fixture(autouse=True)

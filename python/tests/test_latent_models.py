@@ -14,8 +14,7 @@ diffusers = referee("diffusers")
 transformers = referee("transformers")
 sentencepiece = referee("sentencepiece")
 
-if not libpom.has_extension():
-    pytest.skip("libpom.so is not built", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("extension")
 
 SCALE, SHIFT = 0.6, 0.1
 

@@ -11,7 +11,7 @@ import torch
 
 import libpom
 from libpom.models import VARIANTS, DiPoM, ModulatedBlock, NetworkConfig, VDiPoM, VideoBlock
-from libpom.models.config import OF_CLIPS
+from libpom.models.config import OF_CLIPS, OF_DIT
 from test_network import CASES as IMAGES
 from test_network import randomise
 from test_network import run as run_images
@@ -107,7 +107,7 @@ def test_variants_as_in_cpp():
 def test_arguments_are_the_fields():
     """Each argument has the default of its field, and each field that a network of that kind has is one."""
     defaults = {field.name: field.default for field in fields(NetworkConfig)}
-    for kind, others in ((DiPoM, OF_CLIPS), (VDiPoM, ("classes",))):
+    for kind, others in ((DiPoM, OF_CLIPS), (VDiPoM, ("classes", *OF_DIT))):
         given = {p.name: p.default for p in inspect.signature(kind).parameters.values()}
         expected = {k: v for k, v in defaults.items() if k not in ("kind", "variant", *others)}
         assert given == expected | {"checkpointing": False, "device": None, "dtype": None}
