@@ -47,7 +47,7 @@ void set_authors_defaults(ModelConfig& config, models::Origin origin) {
   if (origin == models::Origin::homm_upscale) config.sample.shift_base = 256;
   if (!clips) return;
   config.sample.size = {384, 240}, config.sample.frames = 80, config.sample.fps = 16;
-  config.text.width = config.network.text_width, config.text.limit = 64;
+  config.text.kind = "t5", config.text.width = config.network.text_width, config.text.limit = 64;
 }
 
 void set_official_defaults(ModelConfig& config, models::Origin origin) {

@@ -46,7 +46,7 @@ def close(got, expected):
 def run_tool(name, folder, inputs, scratch):
     """What a C++ network answers, as a module and as it samples."""
     save_file({name: t.clone() for name, t in inputs.items()}, scratch / "in.safetensors")
-    fields = config_of(folder)["network"] | {"variant": ""}
+    fields = {key: value for key, value in config_of(folder)["network"].items() if key != "variant"}
     words = [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in fields.items()]
     files = [folder / "model.safetensors", scratch / "in.safetensors", scratch / "out.safetensors"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
