@@ -50,9 +50,4 @@ std::unique_ptr<ClipDecoder> Codec::clip_decoder() const {
   return std::make_unique<FrameByFrame>(*this);
 }
 
-const std::vector<std::string>& codec_kinds() {
-  static const std::vector<std::string> kinds = {"pixels", "autoencoder-kl", "cogvideox"};
-  return kinds;
-}
-
 }  // namespace pom::codecs

@@ -13,34 +13,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "pom/base/fields.h"
+#include "pom/codecs/codec_config.h"
 #include "pom/io/folder_swap.h"
 
 namespace pom::codecs {
-
-// "pixels"; "autoencoder-kl" (pictures: SD, SDXL, SD3, FLUX) and "cogvideox" (clips), whose networks lie in
-// vae/ within the model's folder as diffusers writes them.
-const std::vector<std::string>& codec_kinds();
-
-// The "codec" of config.json.
-struct CodecConfig {
-  std::string kind = "pixels";
-  double scale = 1;  // latent = (encoded - shift) * scale
-  double shift = 0;
-
-  template <class Visit>
-  void fields(Visit&& visit) {
-    visit(Field{.name = "kind", .help = "codec between images and latents", .choices = codec_kinds()}, kind);
-    visit(
-        Field{
-            .name = "scale", .help = "scale in latent = (image - shift) * scale", .least = 1e-6, .most = 1e6},
-        scale);
-    visit(
-        Field{
-            .name = "shift", .help = "shift in latent = (image - shift) * scale", .least = -1e6, .most = 1e6},
-        shift);
-  }
-};
 
 // Clips as they come: block after block of latents, with what must be remembered of those before.
 class ClipDecoder {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pom/codecs/codec.h"
+#include "pom/codecs/codec_config.h"
 #include "pom/codecs/text.h"
 #include "pom/diffusion/path.h"
 #include "pom/generate/request.h"

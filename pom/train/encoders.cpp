@@ -2,6 +2,7 @@
 
 #include <system_error>
 
+#include "pom/codecs/moments.h"
 #include "pom/codecs/text.h"
 #include "pom/codecs/weight_folder.h"
 #include "pom/data/shards.h"
@@ -47,6 +48,11 @@ std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe) {
                 recipe.codec.kind, ", got nothing");
   const io::OpenFolder folder(recipe.encoders.vae, "train: encoders.vae");
   return codecs::make_codec(recipe.codec, recipe.network.channels, &folder, "");
+}
+
+std::int64_t latent_factor(const Recipe& recipe) {
+  if (recipe.encoders.vae.empty() || recipe.codec.kind == "pixels") return 1;
+  return codecs::open_moment_encoder(recipe.encoders.vae, {})->factor();
 }
 
 data::Split open_data(const Recipe& recipe) {

@@ -1,6 +1,7 @@
 // Private to the room: others' networks that a run uses as they are.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -11,6 +12,9 @@ namespace pom::train {
 
 // The recipe's codec, from encoders.vae where it is an autoencoder.
 std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe);
+
+// Pixels along one side of a latent's pixel; 1 where no autoencoder is named.
+std::int64_t latent_factor(const Recipe& recipe);
 
 // The recipe's data, opened: shards must be of the recipe's autoencoder and text encoder, where it names
 // them, and scaled as codec.scale and codec.shift say.

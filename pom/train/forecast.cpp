@@ -88,7 +88,7 @@ TrainForecast forecast(const Recipe& recipe) {
   if (recipe.run.threads > 0) at::set_num_threads(static_cast<int>(recipe.run.threads));
   const data::Split data = open_data(recipe);
   Recipe complete = recipe;
-  complete_recipe(complete, *data.training);
+  complete_recipe(complete, *data.training, latent_factor(recipe));
   const at::Device device = generate::device_named(recipe.run.device, "train: run");
   make_deterministic(device);
   TrainForecast result;

@@ -7,7 +7,6 @@
 #include "pom/base/error.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/toml_fields.h"
-#include "pom/train/encoders.h"
 #include "pom/train/refusal.h"
 
 namespace pom::train {
@@ -209,7 +208,7 @@ void complete_clips(Recipe& recipe) {
 
 }  // namespace
 
-void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
+void complete_recipe(Recipe& recipe, const data::Dataset& dataset, std::int64_t factor) {
   const auto take = [&](std::int64_t& value, std::int64_t found, const char* name) {
     refuse_unless(value == 0 || value == found, "train: network.", name, ": expected ", found,
                   ", as the data has, got ", value);
@@ -225,11 +224,8 @@ void complete_recipe(Recipe& recipe, const data::Dataset& dataset) {
   refuse_unless(height % patch == 0 && width % patch == 0,
                 "train: network.patch: expected a divisor of the data's sides (", width, "x", height,
                 "), got ", patch);
-  if (dataset.latents() &&
-      recipe.sample.size == recipe.data.size) {  // in pixels, where a codec says what those are
-    const std::int64_t factor = recipe.encoders.vae.empty() ? 1 : open_codec(recipe)->factor();
+  if (dataset.latents() && recipe.sample.size == recipe.data.size)
     recipe.sample.size = {width * factor, height * factor};
-  }
   try {
     check_model(recipe, recipe.network, dataset.classes(), "train");
   } catch (const Error& error) {

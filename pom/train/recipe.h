@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "pom/base/fields.h"
-#include "pom/codecs/codec.h"
+#include "pom/codecs/codec_config.h"
 #include "pom/codecs/text.h"
 #include "pom/data/dataset.h"
 #include "pom/diffusion/loss.h"
@@ -256,8 +256,9 @@ Recipe parse_recipe(std::string_view toml, std::string_view source, std::span<co
 // exist, …. What passes here makes a model folder that can be read.
 void check_recipe(const Recipe& recipe, std::string_view source);
 
-// Classes and channels as the data has them; a Refusal where the recipe says otherwise.
-void complete_recipe(Recipe& recipe, const data::Dataset& dataset);
+// Classes and channels as the data has them; a Refusal where the recipe says otherwise. Latents are pixels
+// divided by `factor`.
+void complete_recipe(Recipe& recipe, const data::Dataset& dataset, std::int64_t factor = 1);
 
 // Every field of a complete recipe with its help as a comment; read_recipe gives the same recipe back.
 std::string recipe_text(Recipe recipe);

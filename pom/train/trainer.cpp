@@ -105,7 +105,7 @@ class Run {
 };
 
 Recipe completed(Recipe recipe, const data::Split& data) {
-  complete_recipe(recipe, *data.training);
+  complete_recipe(recipe, *data.training, latent_factor(recipe));
   return recipe;
 }
 
