@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "pom/codecs/codec.h"
 #include "pom/data/loader.h"
 #include "pom/ops/cuda/graphs.h"
 #include "pom/train/checkpoint.h"

@@ -55,14 +55,17 @@ def run_tool(name, folder, inputs, scratch):
 
 
 def back_again(folder, origin, source, prefix=""):
-    """The folder under the names of the other's code is the source, bit for bit."""
+    """The folder under the names of the other's code is the source, bit for bit; position codes, which are
+    computed, to the last bit."""
     file = folder.with_suffix(".back.safetensors")
     convert(folder, "--to", origin, "-o", file)
     theirs, ours = load_file(source), load_file(file)
     theirs = {name.removeprefix(prefix): t for name, t in theirs.items() if name.startswith(prefix)}
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
-        assert tensor.dtype == ours[name].dtype and torch.equal(tensor, ours[name]), name
+        computed = name == "pos_embed"
+        same = torch.allclose(tensor, ours[name], rtol=0, atol=1e-12 if computed else 0)
+        assert tensor.dtype == ours[name].dtype and same, name
 
 
 # --- the authors' pictures ---
