@@ -1,15 +1,19 @@
-"""Autoencoders beside diffusers, in one process, interleaved, medians: python bench/codecs.py --device cuda.
+"""Autoencoders beside diffusers and T5 beside transformers, in one process, interleaved, medians:
+python bench/codecs.py --device cuda.
 
 Random weights in the published sizes. Prints milliseconds an item, the ratio to the fastest way of diffusers
-that was measured here, the peak of memory beyond weights and inputs (CUDA), and the largest difference.
+that was measured here, the peak of memory beyond weights and inputs (CUDA), and the largest difference. With
+--products also what the convolutions and linear layers alone would take (bench/products.py).
 """
 
 import argparse
+import copy
 import importlib
 import statistics
 import tempfile
 import time
 
+import products
 import torch
 
 import libpom
@@ -30,6 +34,13 @@ COGVIDEOX = {
     "latent_channels": 16,
     "layers_per_block": 3,
     "norm_num_groups": 32,
+}
+T5 = {  # d_model, d_ff, num_layers, num_heads of v1.1
+    "small": (512, 1024, 8, 6),
+    "base": (768, 2048, 12, 12),
+    "large": (1024, 2816, 24, 16),
+    "xl": (2048, 5120, 24, 32),
+    "xxl": (4096, 10240, 24, 64),
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -60,8 +71,24 @@ def peak(device, run, x):
     return torch.cuda.max_memory_allocated() - before
 
 
-def compare(label, ways, x, args, rounds):
-    """ways: name -> function of x; the first is ours, the second plain diffusers."""
+def runnable(ways, x):
+    """All ways that run; "compiled" is left out, and that is said, where torch.compile cannot."""
+    kept = {}
+    for name, run in ways.items():
+        try:
+            run(x)
+            kept[name] = run
+        except Exception as error:
+            if name != "compiled":
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            print(f"compiled: cannot run: {reason[:200]}", flush=True)
+    return kept
+
+
+def compare(label, ways, x, args, rounds, network=None):
+    """ways: name -> function of x; the first is ours, the second the plain package, which calls `network`."""
+    ways = runnable(ways, x)
     results = {name: run(x) for name, run in ways.items()}
     for run in ways.values():  # once more: algorithms are chosen, graphs are there
         run(x)
@@ -82,6 +109,14 @@ def compare(label, ways, x, args, rounds):
         sizes = ", ".join(f"{name} {b / 2**20:.0f}" for name, b in memory.items())
         print(f"; memory {sizes} MiB, {share:.2f} of {others[0]}", end="")
     print(f"; difference {away:.1e}", flush=True)
+    if args.products and network is not None:
+        alone = products.summed(network, ways[others[0]], x, 10 if args.device == "cuda" else 1)
+        ms = alone.seconds * 1000 / len(x)
+        print(
+            f"{label}: products {ms:.2f} ms an item, {alone.flops / alone.seconds / 1e12:.3g} TFLOP/s; "
+            f"libpom / products {medians[ours] / ms:.2f}",
+            flush=True,
+        )
 
 
 def opened(theirs, args):
@@ -102,7 +137,10 @@ def pictures(args):
     torch.manual_seed(0)
     ours, theirs = opened(diffusers.AutoencoderKL(**SD).eval(), args)
     theirs = theirs.to(memory_format=torch.channels_last)
-    encoder, decoder = torch.compile(theirs.encoder), torch.compile(theirs.decoder)
+    encoder, decoder = (
+        torch.compile(theirs.encoder, dynamic=False),
+        torch.compile(theirs.decoder, dynamic=False),
+    )
     decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(last(z)).sample}
     encode = {"libpom": ours.encode, "diffusers": lambda x: theirs.encode(last(x)).latent_dist.parameters}
     if args.compile:
@@ -114,7 +152,7 @@ def pictures(args):
             shape = (batch, 4, side // 8, side // 8) if what == "decode" else (batch, 3, side, side)
             x = torch.randn(shape, device=args.device).to(DTYPES[args.dtype])
             label = f"SD {what} {side}x{side} batch {batch} {args.dtype}"
-            compare(label, decode if what == "decode" else encode, x, args, args.rounds)
+            compare(label, decode if what == "decode" else encode, x, args, args.rounds, theirs)
 
 
 @torch.no_grad()
@@ -123,6 +161,15 @@ def clips(args):
     ours, theirs = opened(diffusers.AutoencoderKLCogVideoX(**COGVIDEOX).eval(), args)
     decode = {"libpom": ours.decode, "diffusers": lambda z: theirs.decode(z).sample}
     encode = {"libpom": ours.encode, "diffusers": lambda x: theirs.encode(x).latent_dist.parameters}
+    if args.compile:
+        fast = copy.copy(theirs)  # the same weights; only its two networks are replaced
+        fast._modules = dict(theirs._modules)
+        fast.encoder, fast.decoder = (
+            torch.compile(theirs.encoder, dynamic=False),
+            torch.compile(theirs.decoder, dynamic=False),
+        )
+        decode["compiled"] = lambda z: fast.decode(z).sample
+        encode["compiled"] = lambda x: fast.encode(x).latent_dist.parameters
     for text in args.clips.split(","):
         frames, height, width = (int(part) for part in text.split("x"))
         for what in args.what.split(","):
@@ -130,7 +177,41 @@ def clips(args):
             shape = latent if what == "decode" else (1, 3, frames, height, width)
             x = torch.randn(shape, device=args.device).to(DTYPES[args.dtype])
             label = f"CogVideoX {what} {frames}x{height}x{width} {args.dtype}"
-            compare(label, decode if what == "decode" else encode, x, args, max(3, args.rounds // 3))
+            compare(label, decode if what == "decode" else encode, x, args, max(3, args.rounds // 3), theirs)
+
+
+def text_encoder(size, args):
+    """transformers' T5 encoder, random weights, made on the device in its dtype: XXL has 4.8 B of them."""
+    transformers = importlib.import_module("transformers")
+    width, feed, layers, heads = T5[size]
+    config = transformers.T5Config(
+        d_model=width, d_ff=feed, num_layers=layers, num_heads=heads, d_kv=64, feed_forward_proj="gated-gelu"
+    )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[args.dtype])
+    try:
+        with torch.device(args.device):
+            return transformers.T5EncoderModel(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+@torch.no_grad()
+def texts(args):
+    torch.manual_seed(0)
+    theirs = text_encoder(args.text, args)
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        ours = libpom.codecs.load(folder, device=args.device, dtype=DTYPES[args.dtype])
+        ours.encode_ids(torch.ones(1, 1, dtype=torch.long, device=args.device))  # reads the weights
+    encode = {"libpom": ours.encode_ids, "transformers": lambda ids: theirs(input_ids=ids).last_hidden_state}
+    if args.compile:
+        fast = torch.compile(theirs, dynamic=False)
+        encode["compiled"] = lambda ids: fast(input_ids=ids).last_hidden_state
+    for batch in (int(part) for part in args.prompts.split(",")):
+        ids = torch.randint(3, 32000, (batch, args.tokens), device=args.device)
+        label = f"T5 {args.text} {args.tokens} tokens batch {batch} {args.dtype}"
+        compare(label, encode, ids, args, args.rounds, theirs)
 
 
 def main():
@@ -139,14 +220,20 @@ def main():
     parser.add_argument("--dtype", default="fp32", choices=DTYPES)
     parser.add_argument("--pictures", default="256x1", help="SIDExBATCH, several with commas; empty: none")
     parser.add_argument("--clips", default="", help="FRAMESxHEIGHTxWIDTH, several with commas; empty: none")
+    parser.add_argument("--text", choices=T5, help="T5 v1.1's encoder of this size, too")
+    parser.add_argument("--prompts", default="1,32", help="batches of --text, with commas")
+    parser.add_argument("--tokens", type=int, default=226, help="tokens of a prompt of --text")
     parser.add_argument("--what", default="decode,encode")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="diffusers through torch.compile too")
+    parser.add_argument("--compile", action="store_true", help="the other package through torch.compile too")
+    parser.add_argument("--products", action="store_true", help="what the convolutions alone would take")
     args = parser.parse_args()
     if args.pictures:
         pictures(args)
     if args.clips:
         clips(args)
+    if args.text:
+        texts(args)
 
 
 if __name__ == "__main__":
