@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"base"},
     {"io", "kernels"},
+    {"parallel"},
     {"ops"},
     {"nn"},
     {"models", "diffusion", "codecs"},

@@ -1,0 +1,153 @@
+"""Several processes on one job: `torchrun --nproc-per-node 8 -m libpom train recipe.toml`.
+
+The processes meet through torch.distributed (NCCL between GPUs, Gloo between CPUs), and the library sees their
+group. In a program of your own, after ``torch.distributed.init_process_group``, ``libpom.parallel.join()``
+hands the group over.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from . import _library
+from .errors import Error
+
+_kept = []  # what C++ calls must stay
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        value = float(text) if text else default
+    except ValueError:
+        value = -1
+    if not value > 0:
+        raise Error(f"libpom: {name}: expected a number of seconds above 0, got {text!r}")
+    return value
+
+
+def launched() -> bool:
+    """Whether torchrun, or something like it, has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _own_address(host: str, port: int) -> str:
+    """Of this machine, as `host` sees it."""
+    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as probe:
+        probe.connect(address)  # sends nothing: it only chooses the way
+        return probe.getsockname()[0]
+
+
+def _interface_of(address: str) -> str:
+    """The name of the network interface that has this IPv4 address; empty where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:255])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
+            except OSError:
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
+
+
+def _store(rank: int, world: int, limit: timedelta) -> dist.Store:
+    """One for this attempt alone. The agent's lives through restarts with what the dead have written, so it
+    only tells where the new one is; whoever reads an old entry finds nobody there and reads again."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") != "True":
+        return dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
+    agent = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+    if rank == 0:
+        own = _own_address(host, port)
+        store = dist.TCPStore(own, 0, None, True, limit, wait_for_workers=False)
+        agent.set("libpom/store", f"{own} {store.port}")
+        return store
+    until = time.monotonic() + limit.total_seconds()
+    while True:
+        agent.wait(["libpom/store"], limit)
+        there, number = agent.get("libpom/store").decode().split()
+        try:
+            with socket.create_connection((there, int(number)), timeout=2):
+                pass
+            return dist.TCPStore(there, int(number), None, False, limit, wait_for_workers=False)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise Error(
+                    f"libpom: rank {rank}: rank 0 was not found at {there}:{number}: {error}"
+                ) from error
+            time.sleep(0.1)
+
+
+def _backend() -> str:
+    named = os.environ.get("LIBPOM_BACKEND", "")
+    if named:
+        return named
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not torch.cuda.is_available():
+        return "gloo"
+    if torch.cuda.device_count() < here:
+        raise Error(
+            f"libpom: expected a GPU for each of the {here} ranks of this machine, got {torch.cuda.device_count()}; "
+            "LIBPOM_BACKEND=gloo lets ranks share one, slowly"
+        )
+    return "cpu:gloo,cuda:nccl"
+
+
+def start() -> None:
+    """Joins the processes that torchrun has started; nothing where this one is alone."""
+    if not launched() or dist.is_initialized():
+        return
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    limit = timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
+    if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)) and "GLOO_SOCKET_IFNAME" not in os.environ:
+        name = _interface_of(_own_address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+        if name:  # Gloo would look the machine's name up, which may lead nowhere
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+    backend = _backend()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    dist.init_process_group(
+        backend, store=_store(rank, world, limit), rank=rank, world_size=world, timeout=limit
+    )
+    join()
+
+
+def join(group: dist.ProcessGroup | None = None) -> None:
+    """Hands a group of processes (by default all of them) to the library."""
+    if _library.path is None:
+        raise Error(f"libpom: parallel.join: expected libpom.so, got none: {_library.reason}")
+    if not dist.is_initialized():
+        raise Error("libpom: parallel.join: expected torch.distributed.init_process_group() before it")
+    group = group if group is not None else dist.group.WORLD
+    members = dist.get_process_group_ranks(group)
+
+    def make(lists: bytes, name: int) -> None:
+        made = [[members[int(r)] for r in part.split(",")] for part in lists.decode().split(";")]
+        mine = ""
+        for ranks in made:  # all make all of them, in this order
+            part = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                mine = part.group_name
+                _kept.append(part)
+        ctypes.memmove(name, mine.encode() + b"\0", len(mine) + 1)
+
+    maker = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)(make)
+    _kept.append(maker)
+    ctypes.CDLL(str(_library.path)).pom_set_group_maker(maker)
+    torch.ops.pom.join(group.group_name)
+
+
+def stop() -> None:
+    """Leaves the group, so that the others see a rank that ended and not one that died."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
