@@ -1,6 +1,7 @@
 // `pom train`: a recipe in, a run's folder out.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
@@ -9,10 +10,12 @@
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/processor.h"
+#include "cli/ranks_launch.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/generate/device.h"
+#include "pom/parallel/ranks.h"
 #include "pom/train/trainer.h"
 
 namespace pom::cli {
@@ -23,7 +26,7 @@ namespace fs = std::filesystem;
 struct TrainFlags {
   std::string recipe, output, init_from, from, device;
   std::vector<std::string> set;
-  std::int64_t cooldown = 0, threads = 0;
+  std::int64_t cooldown = 0, threads = 0, gpus = 0;
   double minutes = 0;
   bool resume = false, dry_run = false, json = false, quiet = false;
 
@@ -78,6 +81,13 @@ struct TrainFlags {
     visit(Field{.name = "dry_run", .help = "only forecast memory and time, from a few steps", .group = work},
           dry_run);
     visit(generate::device_field(work), device);
+    visit(Field{.name = "gpus",
+                .help = "train on N GPUs of this machine (on several machines: torchrun -m libpom train)",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 4096},
+          gpus);
     visit(Field{.name = "threads",
                 .help = "CPU threads (default: the recipe's, or one per core)",
                 .value = "N",
@@ -112,16 +122,36 @@ fs::path folder_of(const TrainFlags& flags, const train::Recipe& recipe) {
   return fs::path("out") / "runs" / recipe.run.name;
 }
 
+// As it was given, for run.json, and for processes that do the same.
+std::vector<std::string> words_of(const TrainFlags& flags) {
+  std::vector<std::string> words = {"train", flags.recipe};
+  const auto add = [&](const char* flag, const std::string& value) {
+    words.emplace_back(flag);
+    words.push_back(value);
+  };
+  for (const std::string& text : flags.set) add("--set", text);
+  if (!flags.output.empty()) add("-o", flags.output);
+  if (flags.resume) words.emplace_back("--resume");
+  if (!flags.from.empty()) add("--from", flags.from);
+  if (!flags.init_from.empty()) add("--init-from", flags.init_from);
+  if (flags.cooldown > 0) add("--cooldown", std::to_string(flags.cooldown));
+  if (!flags.device.empty()) add("--device", flags.device);
+  return words;
+}
+
 std::string command_line(const TrainFlags& flags) {
-  std::string line = "pom train " + flags.recipe;
-  for (const std::string& text : flags.set) line += " --set " + text;
-  if (!flags.output.empty()) line += " -o " + flags.output;
-  if (flags.resume) line += " --resume";
-  if (!flags.from.empty()) line += " --from " + flags.from;
-  if (!flags.init_from.empty()) line += " --init-from " + flags.init_from;
-  if (flags.cooldown > 0) line += " --cooldown " + std::to_string(flags.cooldown);
-  if (!flags.device.empty()) line += " --device " + flags.device;
+  std::string line = "pom";
+  for (const std::string& word : words_of(flags)) line += " " + word;
   return line;
+}
+
+int train_on_ranks(const TrainFlags& flags) {
+  std::vector<std::string> words = words_of(flags);
+  if (flags.minutes > 0) words.insert(words.end(), {"--minutes", detail::concat(flags.minutes)});
+  if (flags.threads > 0) words.insert(words.end(), {"--threads", std::to_string(flags.threads)});
+  if (flags.json) words.emplace_back("--json");
+  if (flags.quiet) words.emplace_back("--quiet");
+  launch_ranks(flags.gpus, words);
 }
 
 // What a person asked wrongly is an error of usage, wherever it is found.
@@ -199,15 +229,31 @@ void check_flags(const TrainFlags& flags) {
     throw UsageError("--init-from: starts a new run; cannot be combined with --resume or --from");
 }
 
+std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+// Whether torchrun may have started this run before: it has after a failure, and it may have where its
+// processes have an id of their own (--rdzv-id, --standalone), for a machine that joins starts all anew.
+bool was_relaunched() {
+  const std::string id = variable("TORCHELASTIC_RUN_ID"), count = variable("TORCHELASTIC_RESTART_COUNT");
+  return !id.empty() && (id != "none" || (!count.empty() && count != "0"));
+}
+
 int run(const TrainFlags& flags) {
   const train::Recipe recipe = recipe_of(flags);
   check_flags(flags);
+  if (flags.gpus > 0 && parallel::world().alone() && !flags.dry_run) return train_on_ranks(flags);
   set_threads(recipe.run.threads);
-  if (flags.dry_run) return print_forecast(flags, recipe);
+  if (flags.dry_run) return parallel::world().first() ? print_forecast(flags, recipe) : Exit::ok;
   const StopSignals signals;
   train::Watch watch;
   watch.stop = &signals.asked();
-  if (!flags.quiet) {
+  const parallel::Ranks& ranks = parallel::world();
+  if (!flags.quiet && !ranks.first()) {
+    watch.say = [](std::string_view line) { say(line); };
+  } else if (!flags.quiet) {
     watch.sink = [](std::string_view text) {
       std::fwrite(text.data(), 1, text.size(), stderr);
       std::fflush(stderr);
@@ -221,8 +267,12 @@ int run(const TrainFlags& flags) {
                                     .init_from = flags.init_from,
                                     .cooldown = flags.cooldown,
                                     .seconds = flags.minutes * 60,
-                                    .command = command_line(flags)};
+                                    .command = command_line(flags),
+                                    .ranks = ranks,
+                                    .launch = variable("TORCHELASTIC_RUN_ID"),
+                                    .relaunched = was_relaunched()};
   const train::RunResult result = or_usage([&] { return train::train(recipe, options, watch); });
+  if (!ranks.first()) return result.end == train::End::stopped ? signals.exit_code() : Exit::ok;
   print_result(flags, result);
   if (result.end == train::End::finished) return Exit::ok;
   say(detail::concat(result.end == train::End::stopped ? "stopped" : "time is up", " and saved at step ",

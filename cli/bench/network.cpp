@@ -72,7 +72,8 @@ struct Trainee::Impl {
     }
     if (!options.update) return;
     parameters.emplace(network);
-    optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0});
+    shares.emplace(*parameters, parallel::Ranks(), /*divided=*/false, /*whole_matrices=*/false);
+    optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0}, *shares);
   }
 
   Batch batch(const BatchSize& size) const {
@@ -96,7 +97,7 @@ struct Trainee::Impl {
     if (!optimizer) return;
     constexpr double rate = 1e-6;
     const at::Tensor norm = at::ones({}, at::TensorOptions(at::kFloat).device(device));
-    optimizer->step(norm, rate, ++updates, /*average=*/false, /*decay=*/0);
+    optimizer->step(parameters->gradients(), norm, rate, ++updates, /*average=*/false, /*decay=*/0);
   }
 
   // What the gradients take beside themselves and the weights: looked at when algorithms are chosen and
@@ -141,6 +142,7 @@ struct Trainee::Impl {
   Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;
+  std::optional<train::Shares> shares;
   std::optional<train::Optimizer> optimizer;
   std::int64_t updates = 0;
 };

@@ -44,6 +44,9 @@ std::int64_t default_workers() {
 std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   check(dataset != nullptr, "loader: dataset: expected one, got nothing");
   check(options.batch >= 1, "loader: batch: expected at least 1, got ", options.batch);
+  for (const std::int64_t row : options.rows)
+    check(row >= 0 && row < options.batch, "loader: rows: expected rows of a batch of ", options.batch,
+          ", got ", row);
   check(options.workers >= 0, "loader: workers: expected at least 0, got ", options.workers);
   check(options.prefetch >= 1, "loader: prefetch: expected at least 1, got ", options.prefetch);
   check(options.start >= 0, "loader: start: expected at least 0, got ", options.start);
@@ -94,6 +97,7 @@ struct Loader::Impl {
   std::vector<std::int64_t> shape;  // (C, H, W)
   std::vector<std::int64_t> text;   // (tokens, width), or nothing
   Order order;
+  std::int64_t count;  // examples of a batch that are read here
   std::int64_t slice;  // examples
   at::ScalarType type;
   std::size_t example_bytes;
@@ -132,10 +136,11 @@ Loader::Impl::Impl(std::shared_ptr<const Dataset> data, const LoaderOptions& wan
   example_bytes = c10::elementSize(type);
   for (const std::int64_t side : shape) example_bytes *= static_cast<std::size_t>(side);
   opened = given = options.start;
-  const std::int64_t count = options.workers > 0 ? options.workers : default_workers();
+  count = options.rows.empty() ? options.batch : std::ssize(options.rows);
+  const std::int64_t threads = options.workers > 0 ? options.workers : default_workers();
   // Small enough that all take part in one batch, large enough that claims cost nothing.
-  slice = std::clamp<std::int64_t>(options.batch / (2 * count), 1, 32);
-  for (std::int64_t i = 0; i < count; ++i)
+  slice = std::clamp<std::int64_t>(count / (2 * threads), 1, 32);
+  for (std::int64_t i = 0; i < threads; ++i)
     workers.emplace_back([this](const std::stop_token& stop) { work_on(stop); });
 }
 
@@ -165,44 +170,45 @@ void Loader::Impl::finish(const Slice& slice, const std::exception_ptr& error) {
   Slot& slot = *slice.slot;
   if (error && !slot.error) slot.error = error;
   slot.done += slice.last - slice.first;
-  if (slot.done == options.batch) ready.notify_all();
+  if (slot.done == count) ready.notify_all();
 }
 
 bool Loader::Impl::has_work() const {
-  return std::ssize(slots) < options.prefetch || slots.back()->claimed < options.batch;
+  return std::ssize(slots) < options.prefetch || slots.back()->claimed < count;
 }
 
 // Waits for something to do; false where the loader ends.
 bool Loader::Impl::claim(const std::stop_token& stop, Slice& slice_out) {
   std::unique_lock lock(mutex);
   if (!work.wait(lock, stop, [this] { return has_work(); }) || stop.stop_requested()) return false;
-  const auto open = std::ranges::find_if(slots, [this](const auto& s) { return s->claimed < options.batch; });
+  const auto open = std::ranges::find_if(slots, [this](const auto& s) { return s->claimed < count; });
   Slot* slot = open != slots.end() ? open->get() : open_slot();
-  slice_out = {slot, slot->claimed, std::min(slot->claimed + slice, options.batch)};
+  slice_out = {slot, slot->claimed, std::min(slot->claimed + slice, count)};
   slot->claimed = slice_out.last;
   return true;
 }
 
 Slot* Loader::Impl::open_slot() {
   auto slot = std::make_unique<Slot>();
-  std::vector<std::int64_t> sizes = {options.batch};
+  std::vector<std::int64_t> sizes = {count};
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   slot->batch = {at::empty(sizes, at::TensorOptions(type).pinned_memory(options.pinned)),
-                 at::empty({options.batch}, at::kLong), opened,
-                 std::vector<std::string>(static_cast<std::size_t>(options.batch))};
+                 at::empty({count}, at::kLong), opened,
+                 std::vector<std::string>(static_cast<std::size_t>(count))};
   if (!text.empty()) {
     const auto pinned = at::TensorOptions().pinned_memory(options.pinned);
-    slot->batch.text = at::empty({options.batch, text[0], text[1]}, pinned.dtype(at::kHalf));
-    slot->batch.text_mask = at::empty({options.batch, text[0]}, pinned.dtype(at::kBool));
+    slot->batch.text = at::empty({count, text[0], text[1]}, pinned.dtype(at::kHalf));
+    slot->batch.text_mask = at::empty({count, text[0]}, pinned.dtype(at::kBool));
   }
-  slot->broken.resize(static_cast<std::size_t>(options.batch));
+  slot->broken.resize(static_cast<std::size_t>(count));
   slots.push_back(std::move(slot));
   opened += options.batch;
   return slots.back().get();
 }
 
 void Loader::Impl::put(Slot& slot, std::int64_t i) {
-  const Visit visit = order.at(slot.batch.first + i);
+  const std::int64_t row = options.rows.empty() ? i : options.rows[static_cast<std::size_t>(i)];
+  const Visit visit = order.at(slot.batch.first + row);
   Example example = read(visit, slot.broken[static_cast<std::size_t>(i)]);
   put_example(example.picture, slot.batch.pictures, i);
   if (!text.empty()) {
@@ -263,7 +269,7 @@ Loader::~Loader() {
 Batch Loader::next() {
   Impl& m = *impl_;
   std::unique_lock lock(m.mutex);
-  const auto whole = [&m] { return !m.slots.empty() && m.slots.front()->done == m.options.batch; };
+  const auto whole = [&m] { return !m.slots.empty() && m.slots.front()->done == m.count; };
   m.ready.wait(lock, [&] { return whole() || m.fatal; });
   if (!whole()) std::rethrow_exception(m.fatal);
   if (m.slots.front()->error) std::rethrow_exception(m.slots.front()->error);  // and again the next time

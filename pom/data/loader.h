@@ -1,5 +1,5 @@
 // Batches in an order that is a function of the seed and the place alone, prepared ahead by worker threads.
-// B examples in a batch.
+// B examples in a batch, or in a rank's share of it.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,12 @@ struct Batch {
 
 struct LoaderOptions {
   std::int64_t batch = 1;
-  std::int64_t workers = 0;   // 0: by the cores
-  std::int64_t prefetch = 4;  // batches that may wait ready
-  std::uint64_t seed = 0;     // of the order
-  std::int64_t start = 0;     // where to go on: examples taken before
-  bool pinned = false;        // pictures in memory that a GPU reads while the host goes on
+  std::vector<std::int64_t> rows = {};  // of each batch, those to read: a rank's share; none: all of them
+  std::int64_t workers = 0;             // 0: by the cores
+  std::int64_t prefetch = 4;            // batches that may wait ready
+  std::uint64_t seed = 0;               // of the order
+  std::int64_t start = 0;               // where to go on: examples taken before
+  bool pinned = false;                  // pictures in memory that a GPU reads while the host goes on
   // Called from next(), in order, once for each example that could not be read.
   std::function<void(const std::string& name, const std::string& why)> on_broken = {};
 };

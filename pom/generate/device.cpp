@@ -6,15 +6,21 @@
 
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
+#include "pom/parallel/ranks.h"
 
 namespace pom::generate {
 namespace {
 
 constexpr std::string_view gpu = "cuda";
 
-// The number after "cuda:", or -1 where the text is not of that form; "cuda" alone is the first.
-int gpu_number(std::string_view text) {
-  if (text == gpu) return 0;
+// The one of this process: the first, or with several processes on a machine one for each, as far as they go.
+int own_gpu(int count) {
+  return count > 0 ? parallel::local_rank() % count : 0;
+}
+
+// The number after "cuda:", or -1 where the text is not of that form; "cuda" alone is the own one.
+int gpu_number(std::string_view text, int count) {
+  if (text == gpu) return own_gpu(count);
   if (!text.starts_with("cuda:")) return -1;
   text.remove_prefix(gpu.size() + 1);
   int number = -1;
@@ -46,8 +52,10 @@ Field device_field(std::string_view group) {
 c10::Device device_named(std::string_view text, std::string_view operation) {
   if (text == "cpu") return c10::kCPU;
   const int count = gpus();
-  if (text == "auto") return count > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
-  const int number = gpu_number(text);
+  if (text == "auto")
+    return count > 0 ? c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(own_gpu(count)))
+                     : c10::Device(c10::kCPU);
+  const int number = gpu_number(text, count);
   check(number >= 0, operation, ": device: expected cpu, cuda, cuda:N or auto, got \"", shown(text), "\"");
   check(number < count, operation, ": device: no such device, \"", text, "\": ", what_there_is(count));
   return {c10::kCUDA, static_cast<c10::DeviceIndex>(number)};

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -99,6 +101,10 @@ int Ranks::rank() const {
 
 int Ranks::size() const {
   return impl_ ? impl_->group->getSize() : 1;
+}
+
+std::string Ranks::backend(c10::DeviceType device) const {
+  return impl_ ? impl_->group->getBackend(device)->getBackendName() : "";
 }
 
 Ranks Ranks::split(const std::function<int(int rank)>& colour) const {
@@ -280,6 +286,11 @@ const Ranks& world() {
 
 void join(const std::string& group) {
   joined() = Ranks::of_group(group);
+}
+
+int local_rank() {
+  const char* text = world().alone() ? nullptr : std::getenv("LOCAL_RANK");
+  return text ? std::max(0, std::atoi(text)) : 0;
 }
 
 void set_group_maker(GroupMaker maker) {

@@ -46,7 +46,8 @@ class Ranks {
 
   int rank() const;
   int size() const;
-  bool alone() const { return size() == 1; }
+  bool alone() const { return impl_ == nullptr; }     // a group of one is not: it goes the way of groups
+  std::string backend(c10::DeviceType device) const;  // "gloo", "nccl"; empty where alone
   bool first() const { return rank() == 0; }
   // Those who are told apart by `colour`, in the order of ranks: all call it with the same number of colours.
   Ranks split(const std::function<int(int rank)>& colour) const;
@@ -88,6 +89,9 @@ class Ranks {
 // The group that this process was started in: alone, unless join() has been called.
 const Ranks& world();
 void join(const std::string& group);
+
+// The number of this process among those of its machine; 0 where it was started alone.
+int local_rank();
 
 // Groups are made by who made the first one (Python): given a list of lists of ranks ("0,1;2,3"), on all
 // ranks alike, returns the name of the one that this rank is in.

@@ -66,6 +66,32 @@ void adamw_range(const AdamWNumbers& numbers, std::int64_t begin, std::int64_t e
   }
 }
 
+namespace {
+
+template <class Real>
+inline __attribute__((always_inline)) double squares(const Real* x, std::int64_t count) {
+  double sums[8] = {};
+  for (std::int64_t i = 0; i < count; i += 8)
+    for (int j = 0; j < 8; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+POM_CLONES double run_squares(const float* x, std::int64_t count) {
+  return squares(x, count);
+}
+POM_CLONES double run_squares(const double* x, std::int64_t count) {
+  return squares(x, count);
+}
+
+}  // namespace
+
+double square_sum(const float* x, std::int64_t count) {
+  return run_squares(x, count);
+}
+double square_sum(const double* x, std::int64_t count) {
+  return run_squares(x, count);
+}
+
 template void adamw_range<float>(const AdamWNumbers&, std::int64_t, std::int64_t, std::int64_t, float*,
                                  const float*, float*, float*, float*);
 template void adamw_range<double>(const AdamWNumbers&, std::int64_t, std::int64_t, std::int64_t, double*,

@@ -17,4 +17,8 @@ template <class Real>
 void adamw_range(const AdamWNumbers& numbers, std::int64_t begin, std::int64_t end, std::int64_t decayed,
                  Real* p, const Real* g, Real* m, Real* v, Real* ema);
 
+// Of squares, in fp64 and in an order of its own: eight sums side by side. `count` is a multiple of 8.
+double square_sum(const float* x, std::int64_t count);
+double square_sum(const double* x, std::int64_t count);
+
 }  // namespace pom::train

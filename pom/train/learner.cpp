@@ -7,8 +7,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
@@ -26,22 +30,19 @@ bool finite(const at::Tensor& x) {
   return at::isfinite(x).all().item<bool>();
 }
 
-std::vector<float> to_host(const std::vector<at::Tensor>& parts) {
-  const at::Tensor host = at::cat(parts).to(at::kCPU, at::kFloat).contiguous();
+std::vector<float> to_host(const at::Tensor& t) {
+  const at::Tensor host = t.to(at::kCPU, at::kFloat).contiguous();
   const float* values = host.const_data_ptr<float>();
   return {values, values + host.numel()};
 }
 
 // All that the host wants to know of a step, in one transfer.
-StepResult result_of(const at::Tensor& each, const std::vector<Draw>& draws, const at::Tensor& norm) {
-  std::vector<at::Tensor> times;
-  for (const Draw& draw : draws) times.push_back(draw.times);
-  const at::Tensor all_times = at::cat(times);
-  const at::Tensor host = at::cat({each.mean().reshape(1), norm.reshape(1).to(each.scalar_type()), each,
-                                   all_times.to(each.scalar_type())})
+StepResult result_of(const at::Tensor& losses, const at::Tensor& times, const at::Tensor& norm) {
+  const at::Tensor host = at::cat({losses.mean().reshape(1), norm.reshape(1).to(losses.scalar_type()), losses,
+                                   times.to(losses.scalar_type())})
                               .to(at::kCPU, at::kDouble);
   const double* values = host.const_data_ptr<double>();
-  const std::int64_t B = each.numel();
+  const std::int64_t B = losses.numel();
   StepResult result;
   result.loss = values[0];
   result.norm = values[1];
@@ -51,9 +52,23 @@ StepResult result_of(const at::Tensor& each, const std::vector<Draw>& draws, con
   return result;
 }
 
+// In order, whatever the number of threads.
+at::Tensor ordered_sum(const at::Tensor& sums) {
+  if (!sums.is_cpu()) return sums.sum();
+  double total = 0;
+  const double* each = sums.const_data_ptr<double>();
+  for (std::int64_t i = 0; i < sums.numel(); ++i) total += each[i];
+  return at::scalar_tensor(total, sums.options());
+}
+
+// Work on a GPU can be captured where what ranks exchange is work of the GPU too.
+bool can_be_captured(const parallel::Ranks& ranks, const at::Device& device) {
+  return ranks.alone() || ranks.backend(device.type()) == "nccl";
+}
+
 // Those that can be read.
 data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int64_t count,
-                     std::vector<std::string>& broken) {
+                     std::vector<std::int64_t>& read, std::vector<std::string>& broken) {
   std::vector<at::Tensor> pictures;
   std::vector<std::int64_t> labels;
   std::vector<std::string> captions;
@@ -63,6 +78,7 @@ data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int6
       pictures.push_back(example.picture);
       labels.push_back(example.label);
       captions.push_back(example.caption);
+      read.push_back(i);
     } catch (const Error& error) {
       broken.push_back(dataset.name_of(i) + ": " + error.what());
     }
@@ -119,15 +135,26 @@ std::vector<double> LossByTime::means() const {
   return means;
 }
 
-Learner::Learner(const Recipe& recipe, const at::Device& device, const std::string& words)
+Learner::Learner(const Recipe& recipe, const at::Device& device, const std::string& words,
+                 const parallel::Ranks& ranks)
     : recipe_(recipe),
       device_(device),
+      ranks_(ranks),
+      division_(divide(recipe.batch, recipe.parallel, device.is_cpu() || recipe.parallel.exact, ranks.rank(),
+                       ranks.size())),
       codec_(codec_of(recipe, device)),
       model_(make_training_model(recipe, device, words)),
-      parameters_(model_->parameters(), model_->forward_order()),
-      optimizer_(parameters_, recipe.optimizer),
+      parameters_(model_->parameters(), model_->forward_order(), ranks.size()),
+      shares_(parameters_, ranks, recipe.parallel.shard != "none", recipe.optimizer.kind == "muon"),
+      optimizer_(parameters_, recipe.optimizer, shares_),
+      sum_(std::make_unique<GradientSum>(
+          parameters_, shares_, ranks,
+          GradientSumOptions{.exact = division_.exact,
+                             .narrow = recipe.parallel.gradients == "bf16",
+                             .own_alone = recipe.parallel.shard == "gradients"})),
       objective_(recipe) {
-  graphs_ = ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing);
+  if (can_be_captured(ranks, device))
+    graphs_ = ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing);
 }
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
@@ -158,12 +185,13 @@ Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int6
                          .captions = each_so_often(batch.captions, pieces),
                          .text = each(batch.text),
                          .text_mask = each(batch.text_mask)};
-  const std::int64_t B = batch.pictures.size(0), part = B / recipe_.batch.accumulate;
-  for (std::int64_t first = 0; first < B; first += part) {
-    prepared.x0.push_back(in_pieces(to_latents(batch.pictures.narrow(0, first, part)), pieces));
-    prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), first * pieces));
-    prepared.told.push_back(
-        model_->tell(annotations_of(told, first * pieces, part * pieces), key, first * pieces));
+  const std::int64_t part = division_.size;
+  for (std::size_t i = 0; i < division_.mine.size(); ++i) {
+    // What is drawn for an example follows from its place in the whole batch.
+    const std::int64_t here = static_cast<std::int64_t>(i) * part, place = division_.mine[i] * part * pieces;
+    prepared.x0.push_back(in_pieces(to_latents(batch.pictures.narrow(0, here, part)), pieces));
+    prepared.draws.push_back(objective_.draw(key, prepared.x0.back(), place));
+    prepared.told.push_back(model_->tell(annotations_of(told, here * pieces, part * pieces), key, place));
   }
   return prepared;
 }
@@ -181,13 +209,38 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   return parts;
 }
 
+at::Tensor Learner::of_batch(const at::Tensor& share) const {
+  const at::Tensor all = ranks_.gather(share);  // (ranks, parts of a rank · examples)
+  if (recipe_.parallel.shard != "gradients") return all.flatten();
+  return all.unflatten(1, {std::ssize(division_.mine), -1}).transpose(0, 1).flatten();  // interleaved
+}
+
+// Its bits follow from the gradient's alone, where that matters.
+at::Tensor Learner::gradient_norm() {
+  const at::Tensor& gradient = sum_->result();
+  if (!device_.is_cpu() && !division_.exact && !shares_.divided()) return at::linalg_vector_norm(gradient);
+  at::Tensor squares = squares_of_pieces(gradient, shares_, parameters_.values().numel());
+  if (shares_.divided()) ranks_.sum(squares);  // each is one rank's, and zero elsewhere
+  const Slice& last = parameters_.slices().back();
+  const std::int64_t pieces = (last.begin + last.count + flat_piece - 1) / flat_piece;
+  return ordered_sum(squares.narrow(0, 0, pieces)).sqrt().to(parameters_.values().scalar_type());
+}
+
 Learner::Computed Learner::gradients(const Prepared& prepared) {
-  std::int64_t B = 0;
-  for (const at::Tensor& x0 : prepared.x0) B += x0.size(0);
-  parameters_.gradients().zero_();
-  const Parts parts = in_parts(
-      prepared, [&](const at::Tensor& losses) { (losses.sum() / static_cast<double>(B)).backward(); });
-  return {at::cat(parts.losses), optimizer_.gradient_norm()};
+  const auto parts = std::ssize(prepared.x0);
+  const auto B = static_cast<double>(division_.parts * prepared.x0[0].size(0));
+  sum_->begin(parts);
+  std::int64_t part = 0;
+  const Parts all = in_parts(prepared, [&](const at::Tensor& losses) {
+    sum_->before(part);
+    (losses.sum() / B).backward();
+    sum_->after(part++);
+  });
+  sum_->finish();
+  const at::Tensor losses = at::cat(all.losses), times = at::cat(all.times).to(losses.scalar_type());
+  if (ranks_.alone()) return {losses, times, gradient_norm()};
+  const at::Tensor both = at::stack({losses, times});
+  return {of_batch(both[0].contiguous()), of_batch(both[1].contiguous()), gradient_norm()};
 }
 
 // The number of the one with buffers like those of a batch, which is made where there is none.
@@ -205,17 +258,17 @@ int Learner::workplace_for(const Prepared& prepared) {
     workplaces_.clear();
   }
   Prepared buffers{};
-  std::int64_t B = 0;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Draw& draw = prepared.draws[i];
     buffers.x0.push_back(at::empty_like(prepared.x0[i]));
     buffers.draws.push_back({at::empty_like(draw.noise), at::empty_like(draw.times)});
     buffers.told.emplace_back();
     for (const at::Tensor& told : prepared.told[i]) buffers.told.back().push_back(at::empty_like(told));
-    B += prepared.x0[i].size(0);
   }
+  const std::int64_t B = division_.parts * prepared.x0[0].size(0);
   const at::TensorOptions options = prepared.x0[0].options();
-  workplaces_.push_back({std::move(buffers), {at::empty({B}, options), at::empty({}, options)}});
+  workplaces_.push_back(
+      {std::move(buffers), {at::empty({B}, options), at::empty({B}, options), at::empty({}, options)}});
   return static_cast<int>(workplaces_.size()) - 1;
 }
 
@@ -232,29 +285,30 @@ Learner::Computed Learner::gradients_again(const Prepared& prepared) {
   graphs_->run(key, [&] {
     const Computed now = gradients(w.prepared);
     w.computed.losses.copy_(now.losses);
+    w.computed.times.copy_(now.times);
     w.computed.norm.copy_(now.norm);
   });
   return w.computed;
 }
 
 StepResult Learner::step(const Prepared& prepared, State& state, const std::function<void()>& meanwhile) {
-  const std::int64_t B = prepared.batch.pictures.size(0);
-  const auto [losses, norm] = graphs_ ? gradients_again(prepared) : gradients(prepared);
+  const auto [losses, times, norm] = graphs_ ? gradients_again(prepared) : gradients(prepared);
   if (meanwhile) meanwhile();
-  StepResult result = result_of(losses, prepared.draws, norm);
+  StepResult result = result_of(losses, times, norm);
   const Cooldown asked{state.cooldown_from, state.cooldown_steps};
   result.rate = learning_rate(recipe_.optimizer, recipe_.run.steps, state.step, asked);
   if (result.finite) {
     const std::int64_t update = ++state.updates;
     const bool average = update % recipe_.ema.every == 0;
-    optimizer_.step(norm, result.rate, update, average, ema_decay(recipe_.ema, update / recipe_.ema.every));
+    optimizer_.step(sum_->result(), norm, result.rate, update, average,
+                    ema_decay(recipe_.ema, update / recipe_.ema.every));
     state.bad_in_row = 0;
   } else {
-    result.culprit = find_culprit(prepared);
+    result.culprit = agreed_culprit(find_culprit(prepared));
     ++state.skipped, ++state.bad_in_row;
   }
   ++state.step, ++state.draws;
-  state.place = prepared.batch.first + B;
+  state.place = prepared.batch.first + recipe_.batch.size;
   return result;
 }
 
@@ -272,63 +326,95 @@ std::string Learner::find_culprit(const Prepared& prepared) {
   }
   model_->set_observer({});
   if (!culprit.empty()) return "the output of " + culprit;
+  if (parameters_.gradients().numel() == 0) return {};
   const std::string name = parameters_.last_not_finite(parameters_.gradients());
-  return name.empty() ? "the loss" : "the gradient of " + name;
+  return name.empty() ? "" : "the gradient of " + name;
+}
+
+// The first rank that found something says what.
+std::string Learner::agreed_culprit(const std::string& found) const {
+  const std::vector<std::string> all = ranks_.gather_text(found);
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (!all[r].empty()) return ranks_.alone() ? all[r] : detail::concat(all[r], " on rank ", r);
+  return "the loss";
 }
 
 ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t seed) {
   c10::NoGradGuard no_grad;
   const at::Tensor trained = parameters_.values().clone();
-  parameters_.values().copy_(optimizer_.ema);
-  Parts parts;
+  parameters_.values().copy_(shares_.whole(optimizer_.ema));
   ValidationResult result;
   const std::int64_t total = dataset.size();
-  for (std::int64_t first = 0; first < total; first += validation_batch) {
+  // Of each example: its loss, its time, and whether it could be read. Batches are dealt out to the ranks.
+  at::Tensor all = at::zeros({3, total}, parameters_.values().options());
+  for (std::int64_t first = ranks_.rank() * validation_batch; first < total;
+       first += ranks_.size() * validation_batch) {
+    std::vector<std::int64_t> read;
     const data::Batch batch =
-        examples(dataset, first, std::min(validation_batch, total - first), result.broken);
+        examples(dataset, first, std::min(validation_batch, total - first), read, result.broken);
     if (!batch.pictures.defined()) continue;
     const at::Tensor x0 = to_latents(batch.pictures);
     const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, first, total);
     const Condition told = model_->tell_all({batch.labels, batch.captions});
     const Precision precision(device_, recipe_.run.precision);
-    parts.losses.push_back(objective_.losses(*model_, x0, draw, told));
-    parts.times.push_back(draw.times);
+    const at::Tensor places = at::tensor(read, at::kLong).to(device_);
+    all[0].index_copy_(0, places, objective_.losses(*model_, x0, draw, told).to(all.scalar_type()));
+    all[1].index_copy_(0, places, draw.times.to(all.scalar_type()));
+    all[2].index_fill_(0, places, 1);
   }
   parameters_.values().copy_(trained);
-  check(!parts.losses.empty(), "train: validation: expected examples that can be read, got none of ", total);
-  result.loss = at::cat(parts.losses).mean().item<double>();
+  ranks_.sum(all);  // each is one rank's, and zero elsewhere
+  const at::Tensor host = all.to(at::kCPU);
+  const at::Tensor there = host[2] > 0, losses = host[0].masked_select(there);
+  check(losses.numel() > 0, "train: validation: expected examples that can be read, got none of ", total);
+  result.loss = losses.mean().item<double>();
   LossByTime by_time;
-  by_time.add(to_host(parts.losses), to_host(parts.times));
+  by_time.add(to_host(losses), to_host(host[1].masked_select(there)));
   result.by_time = by_time.means();
   return result;
 }
 
 bool Learner::is_finite() const {
-  return finite(parameters_.values()) && finite(optimizer_.ema);
+  const bool here = finite(parameters_.values()) && finite(optimizer_.ema);
+  return ranks_.largest({here ? 0 : 1})[0] == 0;
+}
+
+// Like the parameters, with what the first rank has.
+at::Tensor Learner::from_first(const models::Weights& weights) const {
+  at::Tensor flat = at::zeros_like(parameters_.values());
+  if (ranks_.first()) parameters_.assign(flat, weights);
+  ranks_.broadcast(flat, 0);
+  return flat;
 }
 
 void Learner::start_from(const models::Weights& weights) {
-  parameters_.assign(parameters_.values(), weights);
-  parameters_.assign(optimizer_.ema, weights);
+  c10::NoGradGuard no_grad;
+  parameters_.values().copy_(from_first(weights));
+  optimizer_.ema.copy_(shares_.own_part(parameters_.values()));
 }
 
 Checkpoint Learner::snapshot(const State& state) const {
   const Parameters& p = parameters_;
-  State saved = state;
-  saved.words = words();
-  return {.state = saved,
-          .recipe = {},
-          .weights = p.named(p.values()),
-          .ema = p.named(optimizer_.ema),
-          .moment1 = p.named(optimizer_.moment1),
-          .moment2 = p.named(optimizer_.moment2)};
+  Checkpoint checkpoint;
+  checkpoint.state = state;
+  checkpoint.state.words = words();
+  const auto named = [&](const at::Tensor& own) {
+    const at::Tensor flat = shares_.whole(own);
+    return ranks_.first() ? p.named(flat) : models::Weights();
+  };
+  if (ranks_.first()) checkpoint.weights = p.named(p.values());
+  checkpoint.ema = named(optimizer_.ema);
+  checkpoint.moment1 = named(optimizer_.moment1);
+  checkpoint.moment2 = named(optimizer_.moment2);
+  return checkpoint;
 }
 
 void Learner::restore(const Checkpoint& checkpoint) {
-  parameters_.assign(parameters_.values(), checkpoint.weights);
-  parameters_.assign(optimizer_.ema, checkpoint.ema);
-  parameters_.assign(optimizer_.moment1, checkpoint.moment1);
-  parameters_.assign(optimizer_.moment2, checkpoint.moment2);
+  c10::NoGradGuard no_grad;
+  parameters_.values().copy_(from_first(checkpoint.weights));
+  optimizer_.ema.copy_(shares_.own_part(from_first(checkpoint.ema)));
+  optimizer_.moment1.copy_(shares_.own_part(from_first(checkpoint.moment1)));
+  optimizer_.moment2.copy_(shares_.own_part(from_first(checkpoint.moment2)));
 }
 
 }  // namespace pom::train

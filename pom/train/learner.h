@@ -1,4 +1,5 @@
-// A network that learns: what a run is without its files. Batches go in, weights get better.
+// A network that learns: what a run is without its files. Batches go in, weights get better. On several ranks
+// each has its share of a batch, all make the same calls, and all come to the same weights.
 #pragma once
 
 #include <array>
@@ -11,16 +12,21 @@
 #include "pom/codecs/codec.h"
 #include "pom/data/loader.h"
 #include "pom/ops/cuda/graphs.h"
+#include "pom/parallel/ranks.h"
 #include "pom/train/checkpoint.h"
+#include "pom/train/division.h"
+#include "pom/train/gradient_sum.h"
 #include "pom/train/objective.h"
 #include "pom/train/optimizer.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
+#include "pom/train/shares.h"
 #include "pom/train/training_model.h"
 
 namespace pom::train {
 
-// A batch where the network is, with everything that is drawn for it, in the parts it is computed in.
+// A rank's share of a batch where the network is, with everything that is drawn for it, in the parts it is
+// computed in.
 struct Prepared {
   data::Batch batch;
   std::vector<at::Tensor> x0;
@@ -33,7 +39,7 @@ struct StepResult {
   double rate = 0;                   // the learning rate of this step
   bool finite = true;                // else nothing was changed, and
   std::string culprit;               // this is what was not finite first
-  std::vector<float> losses, times;  // of each example
+  std::vector<float> losses, times;  // of each example of the batch
 };
 
 // The mean loss in each tenth of (0, 1), the first nearest to the picture; not a number where there is none.
@@ -57,7 +63,11 @@ class Learner {
  public:
   // A complete recipe (classes and channels known). Weights are the network's first values. `words` are those
   // that a text encoder has a piece for, of a checkpoint or a model; where there are none, the data's.
-  Learner(const Recipe& recipe, const at::Device& device, const std::string& words = {});
+  Learner(const Recipe& recipe, const at::Device& device, const std::string& words = {},
+          const parallel::Ranks& ranks = {});
+
+  // What of a batch the loader has to read, and how it is divided.
+  const Division& division() const { return division_; }
 
   // For the step that is the `draw`-th to draw noise. On a GPU this only starts the work.
   Prepared prepare(const data::Batch& batch, std::int64_t seed, std::int64_t draw) const;
@@ -74,22 +84,24 @@ class Learner {
   // Whether weights and average are numbers: a step whose loss was finite may still have ruined them.
   bool is_finite() const;
 
-  void start_from(const models::Weights& weights);  // weights and average
+  // Weights and average of all ranks become these of the first, of which it alone may have any.
+  void start_from(const models::Weights& weights);
 
-  Checkpoint snapshot(const State& state) const;  // without the recipe
-  void restore(const Checkpoint& checkpoint);
+  Checkpoint snapshot(const State& state) const;  // without the recipe; on the first rank alone with tensors
+  void restore(const Checkpoint& checkpoint);     // the first rank's, on all
 
   std::string words() const { return model_->words(); }
   Parameters& parameters() { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
   const at::Device& device() const { return device_; }
+  double waited() const { return sum_->waited(); }  // for gradients of others, after the backward pass
 
  private:
   struct Parts {
     std::vector<at::Tensor> losses, times;  // of each part of a batch
   };
   struct Computed {
-    at::Tensor losses, norm;  // of each example (B), and of the gradient
+    at::Tensor losses, times, norm;  // of each example (B), and of the gradient
   };
   // Where every step of a GPU with batches of one shape computes, so that the work of one is a graph that the
   // next ones run again.
@@ -98,6 +110,9 @@ class Learner {
     Computed computed;
   };
   at::Tensor to_latents(const at::Tensor& pictures) const;
+  at::Tensor of_batch(const at::Tensor& share) const;  // (B) from each rank's examples
+  at::Tensor gradient_norm();
+  at::Tensor from_first(const models::Weights& weights) const;
   std::int64_t pieces_of_clips(const DrawKey& key) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
   Parts in_parts(const Prepared& prepared, const std::function<void(const at::Tensor&)>& use);
@@ -105,13 +120,18 @@ class Learner {
   Computed gradients_again(const Prepared& prepared);  // the same in the workplace
   int workplace_for(const Prepared& prepared);
   std::string find_culprit(const Prepared& prepared);
+  std::string agreed_culprit(const std::string& found) const;
 
   Recipe recipe_;
   at::Device device_;
+  parallel::Ranks ranks_;
+  Division division_;
   std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
   std::unique_ptr<TrainingModel> model_;
   Parameters parameters_;
+  Shares shares_;
   Optimizer optimizer_;
+  std::unique_ptr<GradientSum> sum_;
   Objective objective_;
   std::unique_ptr<ops::cuda::GraphedEvaluations>
       graphs_;  // none on the CPU; the key is the workplace's number

@@ -1,10 +1,11 @@
 #include "pom/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
@@ -22,7 +23,7 @@ struct Buffers {
 
   Buffers from(std::int64_t begin) const {
     const auto rest = [&](const at::Tensor& flat) { return flat.narrow(0, begin, flat.numel() - begin); };
-    return {rest(p), rest(g), rest(m), rest(v), rest(ema), decayed - begin};
+    return {rest(p), rest(g), rest(m), rest(v), rest(ema), std::max<std::int64_t>(0, decayed - begin)};
   }
 };
 
@@ -78,18 +79,50 @@ void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale)
 
 }  // namespace
 
-Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config)
-    : parameters_(parameters), config_(config) {
+Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares)
+    : parameters_(parameters), config_(config), shares_(shares) {
   check(config.kind == "adamw" || config.kind == "muon",
         "train: optimizer.kind: expected adamw or muon, got \"", config.kind, "\"");
   c10::NoGradGuard no_grad;
-  moment1 = at::zeros_like(parameters.values());
-  moment2 = at::zeros_like(parameters.values());
-  ema = parameters.values().clone();
+  moment1 = at::zeros({shares.own_count()}, parameters.values().options());
+  moment2 = at::zeros_like(moment1);
+  ema = shares.divided() ? shares.own_part(parameters.values()) : parameters.values().clone();
+  if (config.kind == "muon") find_own_matrices();
 }
 
-at::Tensor Optimizer::gradient_norm() const {
-  return at::linalg_vector_norm(parameters_.gradients());
+// A group of the parameters' as it is, or the runs of it that are this rank's at equal distances.
+void Optimizer::find_own_matrices() {
+  for (const MatrixGroup& group : parameters_.matrices()) {
+    if (!shares_.divided()) {
+      matrices_.push_back({group, group});
+      continue;
+    }
+    bool open = false;  // the last of matrices_ is of this group
+    for (std::int64_t i = 0; i < group.count; ++i) {
+      const std::int64_t begin = group.begin + i * group.stride;
+      const auto range = std::ranges::find_if(shares_.own(), [&](const OwnRange& own) {
+        return begin >= own.begin && begin < own.begin + own.count;
+      });
+      if (range == shares_.own().end()) continue;
+      const std::int64_t at = range->at + begin - range->begin;
+      if (open) {
+        MatrixGroup &flat = matrices_.back().flat, &own = matrices_.back().own;
+        const std::int64_t away = begin - (flat.begin + (flat.count - 1) * flat.stride),
+                           own_away = at - (own.begin + (own.count - 1) * own.stride);
+        if (flat.count == 1 || (flat.stride == away && own.stride == own_away)) {
+          flat.stride = away, own.stride = own_away;
+          ++flat.count, ++own.count;
+          continue;
+        }
+      }
+      MatrixGroup one = group;
+      one.begin = begin, one.count = 1;
+      MatrixGroup same = one;
+      same.begin = at;
+      matrices_.push_back({one, same});
+      open = true;
+    }
+  }
 }
 
 at::Tensor Optimizer::clip_scale(const at::Tensor& norm) const {
@@ -97,10 +130,9 @@ at::Tensor Optimizer::clip_scale(const at::Tensor& norm) const {
   return (config_.clip / (norm + 1e-6)).clamp_max(1);
 }
 
-void Optimizer::step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay) {
+void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double lr, std::int64_t update,
+                     bool average, double decay) {
   c10::NoGradGuard no_grad;
-  const Buffers buffers{parameters_.values(), parameters_.gradients(), moment1, moment2, ema,
-                        parameters_.decayed()};
   const at::Tensor scale = clip_scale(norm);
   const AdamWNumbers numbers{.lr = lr,
                              .beta1 = config_.beta1,
@@ -111,11 +143,25 @@ void Optimizer::step(const at::Tensor& norm, double lr, std::int64_t update, boo
                              .correction2 = 1 - std::pow(config_.beta2, static_cast<double>(update)),
                              .clip_scale = 1,
                              .ema_weight = average ? 1 - decay : 0};
-  if (config_.kind == "adamw") return step_adamw(buffers, numbers, scale);
+  const bool muon = config_.kind == "muon";
+  const bool own_gradients = gradients.numel() != parameters_.values().numel();
   const MuonNumbers own{lr, config_.momentum, config_.weight_decay, numbers.ema_weight};
-  for (const MatrixGroup& each : parameters_.matrices())
-    muon_step(own, scale, each.of(buffers.p), each.of(buffers.g), each.of(moment1), each.of(ema));
-  step_adamw(buffers.from(parameters_.matrices_end()), numbers, scale);
+  for (const OwnMatrices& each : matrices_)
+    muon_step(own, scale, each.flat.of(parameters_.values()),
+              (own_gradients ? each.own : each.flat).of(gradients), each.own.of(moment1), each.own.of(ema));
+  for (const OwnRange& range : shares_.own()) {
+    const std::int64_t passed =  // of the range, those that muon has changed
+        muon ? std::clamp<std::int64_t>(parameters_.matrices_end() - range.begin, 0, range.count) : 0;
+    if (passed == range.count) continue;
+    const Buffers buffers{range.of_flat(parameters_.values()),
+                          shares_.view(gradients, range),
+                          range.of_own(moment1),
+                          range.of_own(moment2),
+                          range.of_own(ema),
+                          std::clamp<std::int64_t>(parameters_.decayed() - range.begin, 0, range.count)};
+    step_adamw(buffers.from(passed), numbers, scale);
+  }
+  shares_.gather(parameters_.values());
 }
 
 }  // namespace pom::train

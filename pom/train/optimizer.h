@@ -8,27 +8,35 @@
 
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
+#include "pom/train/shares.h"
 
 namespace pom::train {
 
 class Optimizer {
  public:
-  Optimizer(Parameters& parameters, const OptimizerConfig& config);
-
-  // The norm of all gradients, a scalar on the device.
-  at::Tensor gradient_norm() const;
+  // Keeps moments and average of what is this rank's own, of which every step changes the weights.
+  Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares);
 
   // One update, the `update`-th (from 1), with gradients scaled by min(1, clip/(norm + 1e-6)). The average
-  // becomes decay·average + (1 − decay)·weights, or stays where average is false.
-  void step(const at::Tensor& norm, double lr, std::int64_t update, bool average, double decay);
+  // becomes decay·average + (1 − decay)·weights, or stays where average is false. The gradients are like the
+  // parameters, or the own parts of them.
+  void step(const at::Tensor& gradients, const at::Tensor& norm, double lr, std::int64_t update, bool average,
+            double decay);
 
-  at::Tensor moment1, moment2, ema;  // laid out like the parameters; muon leaves its part of moment2 at 0
+  at::Tensor moment1, moment2, ema;  // of the own parts; muon leaves its part of moment2 at 0
 
  private:
+  // Matrices at equal distances, in the parameters and among the own parts.
+  struct OwnMatrices {
+    MatrixGroup flat, own;
+  };
   at::Tensor clip_scale(const at::Tensor& norm) const;  // a scalar on the device
+  void find_own_matrices();
 
   Parameters& parameters_;
   OptimizerConfig config_;
+  const Shares& shares_;
+  std::vector<OwnMatrices> matrices_;
 };
 
 }  // namespace pom::train

@@ -1,6 +1,8 @@
 #include "pom/train/parameters.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
@@ -14,21 +16,35 @@ namespace {
 
 constexpr std::int64_t alignment = 16;  // elements: every parameter starts on a cache line
 
-std::int64_t aligned(std::int64_t count) {
-  return (count + alignment - 1) / alignment * alignment;
+std::int64_t rounded_up(std::int64_t count, std::int64_t to) {
+  return (count + to - 1) / to * to;
 }
 
 at::Tensor part(const at::Tensor& flat, const Slice& slice) {
   return flat.narrow(0, slice.begin, slice.count).view(slice.shape);
 }
 
-// Matrices between layers by shape, then what else decays, then the rest.
-bool comes_before(const NamedParameter& one, const NamedParameter& other) {
-  const auto rank = [](const NamedParameter& p) {
-    return between_layers(p.name, p.tensor.dim()) ? 0 : decays(p.name, p.tensor.dim()) ? 1 : 2;
+int class_of(const NamedParameter& p) {
+  return between_layers(p.name, p.tensor.dim()) ? 0 : decays(p.name, p.tensor.dim()) ? 1 : 2;
+}
+
+// Matrices between layers as the forward pass meets them, then what else decays, then the rest.
+void put_in_order(std::vector<NamedParameter>& parameters, const std::vector<std::string>& forward_order) {
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < forward_order.size(); ++i) places.emplace(forward_order[i], i);
+  const auto key = [&](const NamedParameter& p) {
+    const auto place = places.find(p.name);
+    return std::pair(class_of(p), class_of(p) == 0 && place != places.end() ? place->second : 0);
   };
-  if (rank(one) != rank(other)) return rank(one) < rank(other);
-  return rank(one) == 0 && std::ranges::lexicographical_compare(one.tensor.sizes(), other.tensor.sizes());
+  std::ranges::stable_sort(parameters, {}, key);
+}
+
+// "blocks.3.mlp.0.weight" -> "blocks.#.mlp.0.weight": the first number is the layer's.
+std::string role_of(std::string_view name) {
+  const std::size_t begin = name.find_first_of("0123456789");
+  if (begin == std::string_view::npos) return std::string(name);
+  const std::size_t end = std::min(name.find_first_not_of("0123456789", begin), name.size());
+  return detail::concat(name.substr(0, begin), "#", name.substr(end));
 }
 
 }  // namespace
@@ -58,45 +74,55 @@ std::vector<std::string> forward_names(const models::NetworkConfig& network) {
 Parameters::Parameters(models::DiPoM& network)
     : Parameters(named_parameters(*network), forward_names(network->config())) {}
 
-Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order)
+Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order,
+                       std::int64_t ranks)
     : forward_order_(std::move(forward_order)) {
   c10::NoGradGuard no_grad;
   const at::TensorOptions options = parameters.at(0).tensor.options().requires_grad(false);
-  std::ranges::stable_sort(parameters, comes_before);
+  put_in_order(parameters, forward_order_);
   std::int64_t total = 0;
   for (const auto& [name, p] : parameters) {
+    const bool matrix = between_layers(name, p.dim());
     slices_.push_back({name, p.sizes().vec(), total, p.numel()});
-    if (between_layers(name, p.dim())) add_matrix(slices_.back());
-    total += aligned(p.numel());
+    if (matrix) add_matrix(slices_.back());
+    total += rounded_up(p.numel(), matrix ? flat_piece : alignment);
+    if (matrix) matrices_end_ = total;
     if (decays(name, p.dim())) decayed_ = total;
+    tensors_.push_back(p);
   }
-  values_ = at::zeros({total}, options);
+  values_ = at::zeros({rounded_up(total, flat_piece * ranks)}, options);
   gradients_ = at::zeros_like(values_);
   for (std::size_t i = 0; i < slices_.size(); ++i) {
-    const Slice& slice = slices_[i];
-    at::Tensor& p = parameters[i].tensor;
-    part(values_, slice).copy_(p);
-    p.set_data(part(values_, slice));
-    p.mutable_grad() = part(gradients_, slice);
+    part(values_, slices_[i]).copy_(tensors_[i]);
+    tensors_[i].set_data(part(values_, slices_[i]));
+    tensors_[i].mutable_grad() = part(gradients_, slices_[i]);
   }
 }
 
+// With the one of the layer before, where they are as far apart as the others.
 void Parameters::add_matrix(const Slice& slice) {
-  const std::int64_t rows = slice.shape[0], columns = slice.shape[1];
-  if (matrices_.empty() || matrices_.back().rows != rows || matrices_.back().columns != columns)
-    matrices_.push_back({slice.begin, 0, rows, columns, aligned(slice.count)});
-  ++matrices_.back().count;
-}
-
-std::int64_t Parameters::matrices_end() const {
-  return matrices_.empty() ? 0 : matrices_.back().begin + matrices_.back().count * matrices_.back().stride;
+  const auto [role, added] = roles_.try_emplace(role_of(slice.name), matrices_.size());
+  if (!added) {
+    MatrixGroup& group = matrices_[role->second];
+    const std::int64_t away = slice.begin - (group.begin + (group.count - 1) * group.stride);
+    if (group.rows == slice.shape[0] && group.columns == slice.shape[1] &&
+        (group.count == 1 || group.stride == away)) {
+      group.stride = away;
+      ++group.count;
+      return;
+    }
+    role->second = matrices_.size();
+  }
+  matrices_.push_back({slice.begin, 1, slice.shape[0], slice.shape[1], rounded_up(slice.count, flat_piece)});
 }
 
 at::Tensor MatrixGroup::of(const at::Tensor& flat) const {
-  return flat.narrow(0, begin, count * stride)
-      .view({count, stride})
-      .narrow(1, 0, rows * columns)
-      .unflatten(1, {rows, columns});
+  return flat.as_strided({count, rows, columns}, {stride, columns, 1}, flat.storage_offset() + begin);
+}
+
+void Parameters::drop_gradients() {
+  for (const at::Tensor& tensor : tensors_) tensor.mutable_grad() = at::Tensor();
+  gradients_ = at::zeros({0}, values_.options());
 }
 
 std::int64_t Parameters::count() const {

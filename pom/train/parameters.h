@@ -1,9 +1,10 @@
 // All parameters of a network in one piece of memory, and their gradients in another: the optimizer goes over
-// them once, and a norm is one sum. The matrices between layers come first, those of a shape side by side,
-// then what else decays, then the rest.
+// them once, and a norm is one sum. The matrices between layers come first, layer by layer, so that those of
+// the last layers, whose gradients are there first, are one piece; then what else decays, then the rest.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct Slice {
   std::int64_t begin = 0, count = 0;
 };
 
-// Matrices of one shape, one behind the other in the flat memory.
+// Matrices of one shape and role, one in each layer, at equal distances in the flat memory.
 struct MatrixGroup {
   std::int64_t begin = 0, count = 0, rows = 0, columns = 0;
   std::int64_t stride = 0;  // from one to the next
@@ -36,21 +37,29 @@ struct MatrixGroup {
   at::Tensor of(const at::Tensor& flat) const;  // (count, rows, columns), a view
 };
 
+// Sums over the flat memory that must not depend on how it is divided go over pieces of so many elements,
+// and whoever divides it does so between them.
+inline constexpr std::int64_t flat_piece = 1024;
+
 class Parameters {
  public:
   // The parameters become views of values(), their gradients views of gradients(); their modules must not be
-  // moved to another device or dtype after that. `forward_order` are their names.
-  Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order);
+  // moved to another device or dtype after that. `forward_order` are their names. The memory can be divided
+  // into `ranks` equal ranges of whole pieces.
+  Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order,
+             std::int64_t ranks = 1);
   explicit Parameters(models::DiPoM& network);
 
   at::Tensor& values() { return values_; }  // (n), fp32 or fp64, on the network's device
   const at::Tensor& values() const { return values_; }
-  at::Tensor& gradients() { return gradients_; }     // (n); backward() adds to it
-  std::int64_t count() const;                        // of numbers that are learned
+  at::Tensor& gradients() { return gradients_; }  // (n); backward() adds to it
+  void drop_gradients();                          // for who keeps them elsewhere: gradients() is empty then
+  std::int64_t count() const;                     // of numbers that are learned
   std::int64_t decayed() const { return decayed_; }  // of the first so many elements weights decay
   const std::vector<Slice>& slices() const { return slices_; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }     // the parameters, in their order
   const std::vector<MatrixGroup>& matrices() const { return matrices_; }  // those between layers
-  std::int64_t matrices_end() const;                                      // where they end
+  std::int64_t matrices_end() const { return matrices_end_; }             // where they end
 
   // Copies on the CPU by name, of anything laid out like values(); and back.
   models::Weights named(const at::Tensor& flat) const;
@@ -61,10 +70,13 @@ class Parameters {
 
  private:
   void add_matrix(const Slice& slice);
+  std::map<std::string, std::size_t> roles_;  // of matrices: "blocks.#.mlp.0.weight" -> its group
 
   at::Tensor values_, gradients_;
   std::vector<Slice> slices_;
+  std::vector<at::Tensor> tensors_;
   std::vector<MatrixGroup> matrices_;
+  std::int64_t matrices_end_ = 0;
   std::vector<std::string> forward_order_;
   std::int64_t decayed_ = 0;
 };

@@ -211,6 +211,41 @@ struct EncodersConfig {
   }
 };
 
+// How ranks share the work; nothing of it changes what a checkpoint means.
+struct ParallelConfig {
+  std::string shard = "none";
+  std::int64_t sequence = 1;  // ranks that share the tokens of one example
+  bool exact = false;
+  std::string gradients = "fp32";
+  double timeout = 600;
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "shard",
+                .help = "what ranks divide among them: nothing, optimizer state and average, and gradients",
+                .choices = {"none", "optimizer", "gradients"}},
+          shard);
+    visit(Field{.name = "sequence",
+                .help = "ranks that share the tokens of one image or clip",
+                .least = 1,
+                .most = 4096},
+          sequence);
+    visit(
+        Field{.name = "exact",
+              .help = "the same bits with 1, 2 and 4 ranks (always so on CPUs), for more memory and traffic"},
+        exact);
+    visit(Field{.name = "gradients",
+                .help = "dtype in which gradients are sent; bf16 halves the traffic and is never exact",
+                .choices = {"fp32", "bf16"}},
+          gradients);
+    visit(Field{.name = "timeout",
+                .help = "seconds that ranks wait for one that does not answer",
+                .least = 1,
+                .most = 1e6},
+          timeout);
+  }
+};
+
 struct Recipe {
   RunConfig run;
   data::DataConfig data;
@@ -224,6 +259,7 @@ struct Recipe {
   OptimizerConfig optimizer;
   EmaConfig ema;
   LogConfig log;
+  ParallelConfig parallel;
   generate::SampleDefaults sample;  // of the sheets, and of the model's config.json
 
   template <class Visit>
@@ -241,6 +277,7 @@ struct Recipe {
     visit(Field{.name = "optimizer", .help = "optimizer"}, optimizer);
     visit(Field{.name = "ema", .help = "EMA of the weights, which is the model"}, ema);
     visit(Field{.name = "log", .help = "logging and checkpoints"}, log);
+    visit(Field{.name = "parallel", .help = "several GPUs and machines"}, parallel);
     visit(Field{.name = "sample", .help = "sampling defaults and sample sheets"}, sample);
   }
 };

@@ -190,16 +190,20 @@ void RunLog::line(const std::string& json) {
 }
 
 void RunLog::figures(const Figures& f) {
-  line(detail::concat("{\"step\": ", f.step, ", \"loss\": ", number(f.loss), ", \"rate\": ", number(f.rate),
-                      ", \"norm\": ", number(f.norm),
-                      ", \"pictures_per_second\": ", number(std::round(f.pictures_per_second * 10) / 10),
-                      ", \"seconds\": ", number(std::round(f.seconds * 100) / 100),
-                      ", \"skipped\": ", f.skipped, ", \"loss_by_time\": ", numbers(f.loss_by_time), "}"));
+  line(detail::concat(
+      "{\"step\": ", f.step, ", \"loss\": ", number(f.loss), ", \"rate\": ", number(f.rate), ", \"norm\": ",
+      number(f.norm), ", \"pictures_per_second\": ", number(std::round(f.pictures_per_second * 10) / 10),
+      ", \"seconds\": ", number(std::round(f.seconds * 100) / 100), ", \"skipped\": ", f.skipped,
+      f.ranks > 1 ? detail::concat(", \"ranks\": ", f.ranks,
+                                   ", \"waiting\": ", number(std::round(f.waiting * 1000) / 1000))
+                  : std::string(),
+      ", \"loss_by_time\": ", numbers(f.loss_by_time), "}"));
   const double now = wall_seconds();
   events_.scalar("train/loss", f.loss, f.step, now);
   events_.scalar("train/rate", f.rate, f.step, now);
   events_.scalar("train/gradient norm", f.norm, f.step, now);
   events_.scalar("train/pictures per second", f.pictures_per_second, f.step, now);
+  if (f.ranks > 1) events_.scalar("train/share of time waiting for others", f.waiting, f.step, now);
   for (std::size_t i = 0; i < f.loss_by_time.size(); ++i)
     if (std::isfinite(f.loss_by_time[i]))
       events_.scalar(detail::concat("train loss by time/0.", i), f.loss_by_time[i], f.step, now);
@@ -226,6 +230,15 @@ void RunLog::recipe(std::int64_t step, const std::string& toml) {
 void RunLog::sheet(std::int64_t step, const fs::path& png, int width, int height) {
   const std::string bytes = contents(png);
   events_.image("samples", std::as_bytes(std::span(bytes)), width, height, step, wall_seconds());
+}
+
+void note_launch(const fs::path& folder, const std::string& launch) {
+  if (!launch.empty()) io::write_file_atomically(folder / "launch", launch + "\n");
+}
+
+bool was_launched_by(const fs::path& folder, const std::string& launch) {
+  return !launch.empty() && contents(folder / "launch") == launch + "\n" &&
+         newest_step(folder / "checkpoints") >= 0;
 }
 
 void note_start(const fs::path& folder, const std::string& json) {

@@ -9,6 +9,7 @@
 //   checkpoints/   what --resume takes
 //   model/         the model folder of the newest checkpoint: pom sample --model RUN/model
 //   model.json     the step of its weights
+//   launch         who started it on several ranks
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,8 @@ class RunFolder {
 struct Figures {
   std::int64_t step = 0, skipped = 0;
   double loss = 0, rate = 0, norm = 0, pictures_per_second = 0, seconds = 0;
+  int ranks = 1;
+  double waiting = 0;  // share of the time for gradients of other ranks, after the backward pass
   std::vector<double> loss_by_time;
 };
 
@@ -77,6 +80,10 @@ class RunLog {
   std::filesystem::path folder_;
   io::EventWriter events_;
 };
+
+// Who started the run, for one that is started again; and whether it was this one, and left a checkpoint.
+void note_launch(const std::filesystem::path& folder, const std::string& launch);
+bool was_launched_by(const std::filesystem::path& folder, const std::string& launch);
 
 // Adds an object to run.json's list.
 void note_start(const std::filesystem::path& folder, const std::string& json);

@@ -1,7 +1,10 @@
 // The loop of a run and everything around it: where it starts, what is due after a step, what it leaves.
 #include "pom/train/trainer.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <optional>
 #include <set>
 #include <utility>
@@ -28,8 +31,9 @@ namespace pom::train {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t bad_steps_allowed = 5;  // in a row, before the run goes back to a checkpoint
-constexpr std::int64_t rollbacks_allowed = 3;  // without a checkpoint in between
+constexpr std::int64_t bad_steps_allowed = 5;      // in a row, before the run goes back to a checkpoint
+constexpr std::int64_t rollbacks_allowed = 3;      // without a checkpoint in between
+constexpr auto patience = std::chrono::hours(12);  // with the first rank, while it draws or writes
 
 // Sums since the last line of the log, or the last checkpoint: what a resumed run has not seen is not in
 // them.
@@ -73,10 +77,18 @@ class Run {
   void validate();
   void draw_sheet();
   void save(bool sheet = false);
+  void save_here(const Checkpoint& checkpoint, bool sheet);
+  void finish_writing();
   Checkpoint snapshot();
   void save_model(const Checkpoint& checkpoint);
   void save_checkpoint(const Checkpoint& checkpoint);
   bool begins() const { return !options_.resume; }  // in its folder; from a checkpoint perhaps
+  bool leads() const { return ranks_.first(); }
+  std::string from_first(const std::string& text) const {
+    return ranks_.gather_text(leads() ? text : "").front();
+  }
+  bool first_says(bool yes) const { return !from_first(yes ? "yes" : "").empty(); }
+  bool has_to_leave();
   void say(const std::string& text);
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
   std::int64_t last() const { return last_of(state_); }
@@ -86,10 +98,11 @@ class Run {
   double seconds() const { return state_.seconds + steady_seconds() - began_; }
 
   TrainOptions options_;
+  parallel::Ranks ranks_;
   Watch watch_;
   data::Split data_;
   Recipe recipe_;
-  std::optional<RunFolder> folder_;
+  std::optional<RunFolder> folder_;  // of the first rank, as the log is
   std::optional<Learner> learner_;
   std::optional<RunLog> log_;
   Progress* progress_ = nullptr;     // while there is one
@@ -101,7 +114,9 @@ class Run {
   std::int64_t saved_step_ = -1;
   Stretch stretch_;
   double began_ = steady_seconds();
+  double waited_ = 0;  // for others, by the last line of the log
   RunResult result_;
+  std::future<void> writing_;  // what the first of several ranks writes while all go on
 };
 
 Recipe completed(Recipe recipe, const data::Split& data) {
@@ -110,9 +125,17 @@ Recipe completed(Recipe recipe, const data::Split& data) {
 }
 
 Run::Run(const Recipe& recipe, const TrainOptions& options, const Watch& watch)
-    : options_(options), watch_(watch), data_(open_data(recipe)), recipe_(completed(recipe, data_)) {}
+    : options_(options),
+      ranks_(options.ranks),
+      watch_(watch),
+      data_(open_data(recipe)),
+      recipe_(completed(recipe, data_)) {}
 
 void Run::say(const std::string& text) {
+  if (!leads()) {
+    if (watch_.say) watch_.say(detail::concat("rank ", ranks_.rank(), ": ", text));
+    return;
+  }
   if (!log_) {
     unsaid_.push_back(text);
     return;
@@ -134,28 +157,54 @@ void Run::tell_validation() {
                        " examples held out (a tenth), not ", wanted, " as in the recipe"));
 }
 
+// Before anything else is sent: tensors of other sizes would end the process.
+void require_same_run(const parallel::Ranks& ranks, const Recipe& recipe) {
+  if (ranks.alone()) return;
+  ranks.set_limit(std::chrono::milliseconds(static_cast<std::int64_t>(recipe.parallel.timeout * 1000)));
+  ranks.require_same("train: the build of libpom", build_line());
+  const std::vector<std::string> all = ranks.gather_text(recipe_text(recipe));
+  if (std::ranges::all_of(all, [&](const std::string& other) { return other == all[0]; })) return;
+  std::string others;  // the lines that differ say more than two recipes
+  for (std::size_t r = 1; r < all.size(); ++r)
+    for (const Change& change : changes(parse_recipe(all[0], "rank 0"), parse_recipe(all[r], "another rank")))
+      others += detail::concat("\n  ", change.field, ": ", change.before, " on rank 0, ", change.after,
+                               " on rank ", r);
+  fail("train: the recipe: expected the same on all ranks, got", others);
+}
+
 // A new folder is made once there is nothing left to refuse. Its first checkpoint is the first thing in it,
 // so that a run that is killed sooner can begin there again, and later go on.
 void Run::begin() {
+  require_same_run(ranks_, recipe_);
+  options_.resume = first_says(options_.resume);
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);
-  if (!begins()) folder_.emplace(options_.folder, true);
-  tell_validation();
+  if (leads() && !begins()) folder_.emplace(options_.folder, true);
+  if (leads()) tell_validation();
   take_up(device);
-  if (begins()) folder_.emplace(options_.folder, false);
+  if (leads() && begins()) {
+    folder_.emplace(options_.folder, false);
+    note_launch(folder_->path(), options_.launch);
+  }
+  if (leads() && !learner_->division().why_not.empty()) say(learner_->division().why_not);
   // At the start of a run, so that a disk that takes no checkpoint is found before the work; and at that of a
   // cooldown, which a process that is killed must not forget.
   if (begins() || options_.cooldown > 0) save_checkpoint(snapshot());
-  open_log();
-  describe();
+  if (leads()) {
+    open_log();
+    describe();
+  }
   start_loader();
-  if (folder_->model_step() < state_.step) save_model(snapshot());
+  if (first_says(leads() && folder_->model_step() < state_.step)) save_model(snapshot());
 }
 
 void Run::take_up(const at::Device& device) {
-  const std::optional<Checkpoint> checkpoint = find_checkpoint();
-  refuse_options(checkpoint);
-  if (checkpoint) refuse_changes(*checkpoint);
+  std::optional<Checkpoint> checkpoint;
+  if (leads()) {
+    checkpoint = find_checkpoint();
+    refuse_options(checkpoint);
+    if (checkpoint) refuse_changes(*checkpoint);
+  }
   start(checkpoint, device);
 }
 
@@ -229,18 +278,21 @@ void Run::refuse_earlier_end(const State& saved) const {
                 (folder_->checkpoints() / checkpoint_name(state.step)).string(), " -o DIR)");
 }
 
+// The first rank has read what there is; all get it from there.
 void Run::start(const std::optional<Checkpoint>& checkpoint, const at::Device& device) {
-  if (checkpoint) {
-    learner_.emplace(recipe_, device, checkpoint->state.words);
-    learner_->restore(*checkpoint);
-    state_ = checkpoint->state;
+  FirstWeights first;
+  if (leads() && !checkpoint && !options_.init_from.empty())
+    first = first_weights(options_.init_from, recipe_);
+  State saved = checkpoint ? checkpoint->state : State{};
+  const std::string words = from_first(checkpoint ? saved.words : first.words);
+  learner_.emplace(recipe_, device, words, ranks_);
+  if (first_says(checkpoint.has_value())) {
+    io::read_json(from_first(io::write_json(saved)), state_, "the state of the first rank");
+    learner_->restore(checkpoint ? *checkpoint : Checkpoint{});
     if (options_.from.empty()) saved_step_ = state_.step;
   } else {
     state_.seed = recipe_.run.seed;
-    FirstWeights first;
-    if (!options_.init_from.empty()) first = first_weights(options_.init_from, recipe_);
-    learner_.emplace(recipe_, device, first.words);
-    if (!first.weights.empty()) learner_->start_from(first.weights);
+    if (first_says(!first.weights.empty())) learner_->start_from(first.weights);
   }
   state_.examples = data_.training->size();
   state_.classes = hash_of_classes(data_.training->classes());
@@ -267,8 +319,8 @@ void Run::describe() {
   note_start(folder_->path(),
              detail::concat("{\"step\": ", state_.step, ", \"command\": ", io::json_quoted(options_.command),
                             ", \"version\": ", io::json_quoted(build.version),
-                            ", \"build\": ", io::json_quoted(build_line()),
-                            ", \"device\": ", io::json_quoted(device_text(learner_->device())),
+                            ", \"build\": ", io::json_quoted(build_line()), ", \"device\": ",
+                            io::json_quoted(device_text(learner_->device())), ", \"ranks\": ", ranks_.size(),
                             ", \"parameters\": ", learner_->parameters().count(),
                             ", \"init_from\": ", io::json_quoted(options_.init_from.string()), "}"));
 }
@@ -278,6 +330,7 @@ void Run::start_loader() {
   loader_ = std::make_unique<data::Loader>(
       data_.training,
       data::LoaderOptions{.batch = recipe_.batch.size,
+                          .rows = learner_->division().rows(),
                           .workers = recipe_.data.workers,
                           .seed = static_cast<std::uint64_t>(state_.seed),
                           .start = state_.place,
@@ -300,11 +353,13 @@ RunResult Run::train() {
   began_ = steady_seconds();
   const bool finished = steps();
   if (saved_step_ != state_.step && learner_->is_finite()) save();
+  finish_writing();
+  ranks_.meet(patience);  // none leaves while the first still writes what the others' time went into
   if (finished) progress.finish();
   progress_ = nullptr;
   result_.state = state_;
   result_.state.seconds = seconds();
-  result_.model = folder_->model();
+  result_.model = options_.folder / "model";
   return result_;
 }
 
@@ -312,14 +367,7 @@ RunResult Run::train() {
 bool Run::steps() {
   if (state_.step < last()) next_ = learner_->prepare(loader_->next(), state_.seed, state_.draws);
   while (state_.step < last()) {
-    if (watch_.stop && watch_.stop->load()) {
-      result_.end = End::stopped;
-      return false;
-    }
-    if (options_.seconds > 0 && steady_seconds() - began_ > options_.seconds) {
-      result_.end = End::out_of_time;
-      return false;
-    }
+    if (has_to_leave()) return false;
     Prepared next;
     const StepResult result = learner_->step(
         next_, state_, [&] { next = learner_->prepare(loader_->next(), state_.seed, state_.draws + 1); });
@@ -328,6 +376,16 @@ bool Run::steps() {
     progress_->set(state_.step);
   }
   return true;
+}
+
+// Whoever is asked to stop, all do, after the same step.
+bool Run::has_to_leave() {
+  const bool asked = watch_.stop && watch_.stop->load(),
+             late = options_.seconds > 0 && steady_seconds() - began_ > options_.seconds;
+  const std::vector<std::int64_t> agreed = ranks_.largest({asked, late});
+  if (agreed[0] > 0) result_.end = End::stopped;
+  if (agreed[0] == 0 && agreed[1] > 0) result_.end = End::out_of_time;
+  return agreed[0] > 0 || agreed[1] > 0;
 }
 
 void Run::after_step(const StepResult& result) {
@@ -355,20 +413,27 @@ void Run::roll_back(const std::string& why) {
   check(state_.rollbacks < rollbacks_allowed, "train: step ", state_.step, ": still not finite after ",
         rollbacks_allowed, " rollbacks; first in ", why,
         ". A lower optimizer.lr, a longer optimizer.warmup or run.precision fp32 may help");
-  const std::optional<Checkpoint> checkpoint = newest_checkpoint(
-      folder_->checkpoints(),
-      [&](const fs::path& path, const std::string& reason) {
-        say(detail::concat("skipped ", path.filename().string(), ": ", reason));
-      },
-      state_.rollbacks);
-  check(checkpoint.has_value(), "train: step ", state_.step,
+  finish_writing();
+  std::optional<Checkpoint> checkpoint;
+  if (leads())
+    checkpoint = newest_checkpoint(
+        folder_->checkpoints(),
+        [&](const fs::path& path, const std::string& reason) {
+          say(detail::concat("skipped ", path.filename().string(), ": ", reason));
+        },
+        state_.rollbacks);
+  check(first_says(checkpoint.has_value()), "train: step ", state_.step,
         ": not finite, and no checkpoint to roll back to; first in ", why);
+  if (!checkpoint) checkpoint.emplace();
+  io::read_json(from_first(io::write_json(checkpoint->state)), checkpoint->state,
+                "the state of the first rank");
   learner_->restore(*checkpoint);
   state_.step = checkpoint->state.step;
   state_.updates = checkpoint->state.updates;
   state_.bad_in_row = 0;
   ++state_.rollbacks;
   stretch_ = Stretch();
+  if (!leads()) return;
   log_.emplace(folder_->path(), state_.step);
   say(detail::concat("too many non-finite steps: rolled back to step ", state_.step,
                      ", continuing with the next data"));
@@ -384,15 +449,19 @@ void Run::log_figures(const StepResult& result) {
                   .pictures_per_second =
                       steps * static_cast<double>(recipe_.batch.size) / (steady_seconds() - stretch_.began),
                   .seconds = seconds(),
+                  .ranks = ranks_.size(),
                   .loss_by_time = stretch_.by_time.means()};
   result_.loss = figures.loss;
+  const double waited = learner_->waited() - std::exchange(waited_, learner_->waited());
+  figures.waiting = waited / (steady_seconds() - stretch_.began);
+  stretch_ = Stretch();
+  if (!leads()) return;
   log_->figures(figures);
   char note[96];
   std::snprintf(note, sizeof note, "loss %.4f · %.*f %s/s", figures.loss,
                 figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second,
                 recipe_.data.moving() ? "clips" : "images");
   progress_->note(note);
-  stretch_ = Stretch();
 }
 
 void Run::validate() {
@@ -403,23 +472,43 @@ void Run::validate() {
   for (const std::string& text : result.broken)
     if (broken_.insert(text).second) say(detail::concat("skipped ", text, " (held out for validation)"));
   result_.validation_loss = result.loss;
+  stretch_.began += steady_seconds() - began;
+  if (!leads()) return;
   log_->validation(state_.step, result);
   char text[96];
   std::snprintf(text, sizeof text, "step %lld: validation loss %.5f", static_cast<long long>(state_.step),
                 result.loss);
   say(text);
-  stretch_.began += steady_seconds() - began;
 }
 
 // ---- what stays ----
 
-// The checkpoint comes last: a run that is killed before it makes the model and the sheet again.
+// Several ranks go on as soon as the first has a copy; with a sheet, which is drawn on the device, they wait.
 void Run::save(bool sheet) {
+  finish_writing();
   const Checkpoint checkpoint = snapshot();
+  if (leads() && !ranks_.alone() && !sheet)
+    writing_ = std::async(std::launch::async, [this, checkpoint] {
+      save_model(checkpoint);
+      save_checkpoint(checkpoint);
+    });
+  else if (leads())
+    save_here(checkpoint, sheet);
+  if (sheet) ranks_.meet(patience);
+  saved_step_ = state_.step;
+  stretch_ = Stretch();
+}
+
+// The checkpoint comes last: a run that is killed before it makes the model and the sheet again.
+void Run::save_here(const Checkpoint& checkpoint, bool sheet) {
   save_model(checkpoint);
   if (sheet) draw_sheet();
   save_checkpoint(checkpoint);
-  stretch_ = Stretch();
+}
+
+// What went wrong there is thrown here.
+void Run::finish_writing() {
+  if (writing_.valid()) writing_.get();
 }
 
 Checkpoint Run::snapshot() {
@@ -432,15 +521,16 @@ Checkpoint Run::snapshot() {
 
 // A later one stays where the run went back, to an earlier checkpoint than its newest.
 void Run::save_model(const Checkpoint& checkpoint) {
-  if (state_.step < folder_->model_step()) return;
-  folder_->note_model(state_.step);
+  if (!leads() || checkpoint.state.step < folder_->model_step()) return;
+  folder_->note_model(checkpoint.state.step);
   write_model(folder_->model(), recipe_, data_.training->classes(), checkpoint.ema, checkpoint.state.words);
 }
 
 void Run::save_checkpoint(const Checkpoint& checkpoint) {
+  saved_step_ = checkpoint.state.step;
+  if (!leads()) return;
   write_checkpoint(folder_->checkpoints(), checkpoint);
   prune_checkpoints(folder_->checkpoints(), recipe_.log.keep);
-  saved_step_ = state_.step;
 }
 
 void Run::draw_sheet() {
@@ -456,9 +546,19 @@ void Run::draw_sheet() {
 }  // namespace
 
 RunResult train(const Recipe& recipe, const TrainOptions& options, const Watch& watch) {
-  check_recipe(recipe, "train");
-  check_run_folder(options.folder, options.resume);
-  return Run(recipe, options, watch).train();
+  try {
+    check_recipe(recipe, "train");
+    TrainOptions resolved = options;
+    if (options.ranks.first()) {
+      resolved.resume =
+          options.resume || (options.relaunched && was_launched_by(options.folder, options.launch));
+      check_run_folder(options.folder, resolved.resume);
+    }
+    return Run(recipe, resolved, watch).train();
+  } catch (const std::exception& error) {
+    options.ranks.note_failure(error.what());
+    throw;
+  }
 }
 
 }  // namespace pom::train

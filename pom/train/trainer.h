@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "pom/base/progress.h"
+#include "pom/parallel/ranks.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/recipe.h"
 #include "pom/train/refusal.h"
@@ -24,6 +25,11 @@ struct TrainOptions {
   std::int64_t cooldown = 0;  // let the rate fall from the checkpoint on over so many steps, and end there
   double seconds = 0;         // save and leave after so long; 0: never
   std::string command;        // for run.json
+  // On several ranks, all call train() with the same options; the first alone writes, and its folder counts.
+  parallel::Ranks ranks = {};
+  // Of who started the ranks and starts them again when one fails: a run that it began goes on. Empty: none.
+  std::string launch = {};
+  bool relaunched = false;  // by one whose name is not its own: only what it starts again goes on
 };
 
 // Called from the thread that trains.
