@@ -272,7 +272,7 @@ void Ranks::set_limit(std::chrono::milliseconds limit) const {
 }
 
 void Ranks::note_failure(const std::string& why) const {
-  if (impl_) leave_note(*impl_->group, why);
+  if (impl_) leave_note(*impl_->group, first_line(why));
 }
 
 Traffic Ranks::traffic() const {

@@ -1,6 +1,7 @@
 #include "pom/train/shares.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -87,11 +88,11 @@ Shares::Shares(const Parameters& parameters, const parallel::Ranks& ranks, bool 
     own_count_ = total_;
     return;
   }
-  for (const Bucket& bucket : buckets_) {
-    const std::int64_t count = bucket.count_of(ranks.rank());
-    if (count > 0) own_.push_back({bucket.cuts[static_cast<std::size_t>(ranks.rank())], count, own_count_});
-    own_count_ += count;
-  }
+  for (const Bucket& bucket : buckets_)
+    if (const std::int64_t count = bucket.count_of(ranks.rank()); count > 0)
+      own_.push_back({bucket.cuts[static_cast<std::size_t>(ranks.rank())], count, 0});
+  std::ranges::sort(own_, {}, &OwnRange::begin);  // as the layers come
+  for (OwnRange& range : own_) range.at = std::exchange(own_count_, own_count_ + range.count);
 }
 
 at::Tensor Shares::view(const at::Tensor& t, const OwnRange& range) const {

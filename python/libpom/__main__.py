@@ -1,5 +1,5 @@
-"""`python -m libpom`: what is installed, and why the extension is not there when it is not. With arguments, the
-program: `torchrun --nproc-per-node 8 -m libpom train recipe.toml` is `pom train recipe.toml` on eight ranks."""
+"""`python -m libpom`: what is installed, and why the extension is not there when it is not. With arguments,
+the program: `torchrun --nproc-per-node 8 -m libpom train recipe.toml` is `pom train` on 8 ranks."""
 
 import ctypes
 import os

@@ -1,8 +1,8 @@
 """Several processes on one job: `torchrun --nproc-per-node 8 -m libpom train recipe.toml`.
 
-The processes meet through torch.distributed (NCCL between GPUs, Gloo between CPUs), and the library sees their
-group. In a program of your own, after ``torch.distributed.init_process_group``, ``libpom.parallel.join()``
-hands the group over.
+The processes meet through torch.distributed (NCCL between GPUs, Gloo between CPUs), and the library sees
+their group. In a program of your own, after ``torch.distributed.init_process_group``,
+``libpom.parallel.join()`` hands the group over.
 """
 
 import ctypes
@@ -10,7 +10,8 @@ import fcntl
 import os
 import socket
 import struct
-import time
+import threading
+import uuid
 from datetime import timedelta
 
 import torch
@@ -60,32 +61,40 @@ def _interface_of(address: str) -> str:
     return ""
 
 
-def _store(rank: int, world: int, limit: timedelta) -> dist.Store:
-    """One for this attempt alone. The agent's lives through restarts with what the dead have written, so it
-    only tells where the new one is; whoever reads an old entry finds nobody there and reads again."""
+def _agent_store(limit: timedelta) -> dist.Store:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+
+
+def _answer(ranks: range, name: str, limit: timedelta, done: threading.Event) -> None:
+    """Tells every rank that asks what this attempt is called. Who asked in an attempt before is dead."""
+    store, answered = _agent_store(limit), set()
+    while not done.wait(0.02):
+        for rank in ranks:
+            if store.check([f"libpom/asks/{rank}"]):
+                question = store.get(f"libpom/asks/{rank}").decode()
+                if question not in answered:
+                    store.set(f"libpom/answer/{question}", name)
+                    answered.add(question)
+
+
+def _store(rank: int, world: int, limit: timedelta, done: threading.Event) -> dist.Store:
+    """One for this attempt alone. The agent's lives through restarts with all that the dead have written, and
+    ranks cannot count attempts: agents count their own. So the first rank names each attempt, and answers
+    those who ask until all are there (`done`)."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") != "True":
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         return dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
-    agent = dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+    store, own = _agent_store(limit), uuid.uuid4().hex
     if rank == 0:
-        own = _own_address(host, port)
-        store = dist.TCPStore(own, 0, None, True, limit, wait_for_workers=False)
-        agent.set("libpom/store", f"{own} {store.port}")
-        return store
-    until = time.monotonic() + limit.total_seconds()
-    while True:
-        agent.wait(["libpom/store"], limit)
-        there, number = agent.get("libpom/store").decode().split()
-        try:
-            with socket.create_connection((there, int(number)), timeout=2):
-                pass
-            return dist.TCPStore(there, int(number), None, False, limit, wait_for_workers=False)
-        except OSError as error:
-            if time.monotonic() > until:
-                raise Error(
-                    f"libpom: rank {rank}: rank 0 was not found at {there}:{number}: {error}"
-                ) from error
-            time.sleep(0.1)
+        name = own
+        arguments = (range(1, world), name, limit, done)
+        threading.Thread(target=_answer, args=arguments, daemon=True).start()
+    else:
+        store.set(f"libpom/asks/{rank}", own)
+        store.wait([f"libpom/answer/{own}"], limit)
+        name = store.get(f"libpom/answer/{own}").decode()
+    return dist.PrefixStore(f"libpom/{name}", store)
 
 
 def _backend() -> str:
@@ -95,9 +104,10 @@ def _backend() -> str:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if not torch.cuda.is_available():
         return "gloo"
-    if torch.cuda.device_count() < here:
+    gpus = torch.cuda.device_count()
+    if gpus < here:
         raise Error(
-            f"libpom: expected a GPU for each of the {here} ranks of this machine, got {torch.cuda.device_count()}; "
+            f"libpom: expected a GPU for each of the {here} ranks of this machine, got {gpus}; "
             "LIBPOM_BACKEND=gloo lets ranks share one, slowly"
         )
     return "cpu:gloo,cuda:nccl"
@@ -116,9 +126,11 @@ def start() -> None:
     backend = _backend()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    dist.init_process_group(
-        backend, store=_store(rank, world, limit), rank=rank, world_size=world, timeout=limit
-    )
+    done = threading.Event()
+    store = _store(rank, world, limit, done)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+    dist.barrier()  # all are there
+    done.set()
     join()
 
 

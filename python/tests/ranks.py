@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
-from training import environment
 from tools import built_program
+from training import environment
 
 PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
