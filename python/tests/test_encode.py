@@ -5,11 +5,9 @@ byte."""
 import io
 import json
 import os
-import random
 import shutil
 import subprocess
 import tarfile
-import time
 
 import numpy as np
 import pytest
@@ -180,26 +178,6 @@ def test_goes_on_after_a_kill_at_a_bad_moment(tmp_path, vae, pictures, whole, pl
     encode(*words, code=-9, POM_FAILPOINT=place)
     encode(*words)
     assert files_of(tmp_path / "out") == files_of(whole)
-
-
-def test_goes_on_after_kills_at_any_moment(tmp_path, vae, pictures, whole):
-    out = tmp_path / "out"
-    words = ("pictures", pictures, "--vae", vae[0], "-o", out, "-q", *FEW)
-    chance, killed = random.Random(5), 0
-    began = time.monotonic()
-    encode("pictures", pictures, "--vae", vae[0], "-o", tmp_path / "timed", "-q", *FEW)
-    usual = time.monotonic() - began
-    for _ in range(8):
-        process = subprocess.Popen(command(*words), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.3, 1) * usual)
-        process.kill()
-        killed += process.wait() == -9
-        if (out / "dataset.json").exists():
-            assert files_of(out) == files_of(whole)
-            shutil.rmtree(out)
-    assert killed > 0
-    encode(*words)
-    assert files_of(out) == files_of(whole)
 
 
 def test_parts_are_the_whole(tmp_path, vae, pictures, whole):
