@@ -1,8 +1,11 @@
 """From pictures and clips to samples, by the program's own commands and with random weights: encode, train on
 the shards, sample, decode. diffusers decodes the same latents."""
 
+import io
 import json
+import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ from safetensors.torch import load_file
 import libpom
 import small_encoders
 from tools import built_program, referee
-from training import environment, write_recipe
+from training import environment, pom_train, write_recipe
 
 Image = referee("PIL.Image")
 
@@ -193,3 +196,67 @@ def test_a_stream_of_200_blocks_has_flat_memory(streamer):
             at[frame] = resident()
     assert frame == 1600
     assert at[1600] - at[160] < 1 << 20, f"{at[160]} bytes after 20 blocks, {at[1600]} after 200"
+
+
+# ---- recipes that do not go with their shards, and models that cannot be
+
+
+def refusal(recipe, run, *sets):
+    words = [word for each in sets for word in ("--set", each)]
+    done = pom_train(recipe, "-o", run, *words)
+    assert done.returncode == 2 and not run.exists(), done.stderr
+    return done.stderr
+
+
+def test_clips_of_another_length_are_refused(streamer, tmp_path):
+    root = streamer[0].parents[1]
+    recipe, shards = root / "tiny.toml", root / "shards"
+    assert f"train: data.frames, data.fps: expected 16 and 16, as {shards} says, got 8 and 16" in refusal(
+        recipe, tmp_path / "run", "data.frames=8"
+    )
+    assert "expected 16 and 16, as" in refusal(recipe, tmp_path / "run", "data.fps=8")
+    assert "codec.scale, codec.shift: expected 0.7 and 0, as" in refusal(
+        recipe, tmp_path / "run", "codec.scale=1"
+    )
+    assert "data.path: expected latents of whole blocks of network.patch_time (8) frames, got 4" in refusal(
+        recipe, tmp_path / "run", "network.patch_time=8"
+    )
+    cuts = ("batch.cut=0.5", "batch.cut_frames=4")
+    assert "batch.cut_frames: expected clips that are whole blocks" in refusal(
+        recipe, tmp_path / "run", *cuts
+    )
+
+
+def test_the_authors_clips_of_another_length_are_refused(streamer, tmp_path):
+    """Their files do not say how long clips were: the autoencoder does."""
+    root, theirs = streamer[0].parents[1], tmp_path / "theirs"
+    theirs.mkdir()
+    buffer = io.BytesIO()
+    latents, text = np.zeros((4, 4, 4, 6), np.float16), np.zeros((24, 16), np.float16)
+    np.savez(buffer, latents, text, np.ones(24, np.float16), "a caption")
+    with tarfile.open(theirs / "chunk_0.tar", "w") as tar:
+        for i in range(3):
+            member = tarfile.TarInfo(f"sample_{i}.npz")
+            member.size = len(buffer.getvalue())
+            tar.addfile(member, io.BytesIO(buffer.getvalue()))
+    (theirs / "index.json").write_text(json.dumps([{"filename": "chunk_0.tar", "count": 3}]))
+    sets = (f"data.path={theirs}", "data.frames=32", "codec.scale=1")
+    expected = f"data.frames: expected a number of which encoders.vae makes 4 latent frames, as {theirs} has"
+    assert f"{expected}, got 32, which make 8" in refusal(root / "tiny.toml", tmp_path / "run", *sets)
+    done = pom_train(root / "tiny.toml", "-o", tmp_path / "run", "--set", sets[0], "--set", "run.steps=1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_blocks_that_the_autoencoder_cannot_decode_are_refused(streamer, tmp_path):
+    expected = (
+        "patch_time: expected an even number, as codec cogvideox decodes latent frames two by two, got 1"
+    )
+    root = streamer[0].parents[1]
+    assert expected in refusal(root / "tiny.toml", tmp_path / "run", "network.patch_time=1")
+    model = tmp_path / "model"
+    shutil.copytree(streamer[0], model)
+    config = json.loads((model / "config.json").read_text())
+    config["network"]["patch_time"] = 1
+    (model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(libpom.Error, match=expected):
+        libpom.Engine(model)
