@@ -363,7 +363,6 @@ Command info_command() {
           "pom info\n"
           "pom info DiPoM-XL/2 --size 512x512\n"
           "pom info assets/shapes64 --json\n"
-          "pom info models/sd-vae-ft-ema\n"
           "pom info --picture circle.png",
       .declare = declare_info,
   };

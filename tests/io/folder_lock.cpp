@@ -129,11 +129,10 @@ TEST_F(FolderLockTest, PartsShareAFolderAndHoldTheirOwn) {
   const FolderLock folder_lock(folder, Hold::shared), part(folder, Hold::exclusive, "part-0-of-2");
   EXPECT_EQ(refused(Hold::shared, {}), "");
   EXPECT_EQ(refused(Hold::exclusive, "part-1-of-2"), "");
-  EXPECT_EQ(refused(Hold::exclusive, {}),
-            "folder lock: " + folder.string() + " is held by another process");
-  EXPECT_EQ(refused(Hold::exclusive, "part-0-of-2"), "folder lock: " + folder.string() +
-                                                         ": part-0-of-2 is held by process " +
-                                                         std::to_string(::getpid()));
+  EXPECT_EQ(refused(Hold::exclusive, {}), "folder lock: " + folder.string() + " is held by another process");
+  EXPECT_EQ(
+      refused(Hold::exclusive, "part-0-of-2"),
+      "folder lock: " + folder.string() + ": part-0-of-2 is held by process " + std::to_string(::getpid()));
 }
 
 }  // namespace
