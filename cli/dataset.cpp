@@ -10,6 +10,7 @@
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/output_names.h"
+#include "cli/shard_folder.h"
 #include "cli/signals.h"
 #include "cli/sprite_files.h"
 #include "cli/terminal.h"
@@ -19,6 +20,7 @@
 #include "pom/data/folder.h"
 #include "pom/data/loader.h"
 #include "pom/data/shapes.h"
+#include "pom/data/shard_format.h"
 #include "pom/generate/request.h"
 #include "pom/io/atomic_file.h"
 #include "pom/io/picture.h"
@@ -448,6 +450,29 @@ void print_json(const DatasetOptions& options, const Summary& summary) {
   print(result.text());
 }
 
+// The first that reads them all finds every flipped bit: each sample has its CRCs.
+int summarise_shards(const DatasetOptions& options) {
+  if (!options.check) {
+    tell_shards(options.what, options.json);
+    return Exit::ok;
+  }
+  data::DataConfig config;
+  const fs::path folder = options.what;
+  config.kind = data::read_shard_set(folder / data::shard_set_file).clips() ? "clip_shards" : "shards";
+  config.path = options.what;
+  config.validation = 0;
+  const data::Split split = data::open_dataset(config, 0);
+  Summary summary;
+  const StopSignals signals;
+  read_all(options, *split.training, signals, summary);
+  if (summary.stopped) {
+    say("stopped; not all samples were read");
+    return signals.exit_code();
+  }
+  tell_shards(options.what, options.json, &summary.broken);
+  return summary.broken.empty() ? Exit::ok : Exit::failed;
+}
+
 int summarise(const DatasetOptions& options) {
   const data::DataConfig config = config_of(options);
   const data::Split split = data::open_dataset(config, static_cast<std::uint64_t>(options.seed));
@@ -508,6 +533,11 @@ int dataset(const DatasetOptions& options) {
   if (is_sprites(options))
     return options.output.empty() ? summarise_sprites(options) : write_sprite_clips(options);
   if (!options.output.empty()) return write_drawings(options);
+  if (is_shard_folder(options.what)) {
+    if (!options.preview.empty())
+      throw UsageError("--preview: " + options.what + " has latents, which have to be decoded first");
+    return summarise_shards(options);
+  }
   if (!options.preview.empty()) return write_preview(options);
   return summarise(options);
 }
@@ -535,7 +565,8 @@ Command dataset_command() {
           "\n"
           "shapes is procedural and endless: ten classes, eight hues; drawing i of a seed is always the "
           "same. A folder has one subfolder per class, with PNG or JPEG images, or with latents in "
-          ".safetensors files. A folder that is called shapes is ./shapes.\n"
+          ".safetensors files; or shards of latents, as pom encode writes them, of which --check compares "
+          "every checksum. A folder that is called shapes is ./shapes.\n"
           "\n"
           "sprites are clips of moving shapes with captions, as training draws them. Written as files, a "
           "recipe takes them with data.kind = \"clips\".",

@@ -5,6 +5,7 @@
 
 #include "cli/checks.h"
 #include "cli/command.h"
+#include "cli/encoder_folder.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/json.h"
@@ -20,7 +21,10 @@ struct DoctorOptions {
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "model", .help = "model folder to check as well", .value = "MODEL", .group = "About"},
+    visit(Field{.name = "model",
+                .help = "folder to check as well: of a model, an autoencoder or a text encoder",
+                .value = "MODEL",
+                .group = "About"},
           model);
     visit(Field{.name = "json",
                 .help = "one JSON object: the checks, each with its state, text and fix",
@@ -58,9 +62,12 @@ void print_json(const std::vector<Check>& checks, bool well) {
 
 int doctor(const DoctorOptions& options) {
   std::vector<Check> checks = check_machine();
-  if (!options.model.empty())
+  if (!options.model.empty() && is_encoder_folder(options.model)) {
+    for (Check& check : check_encoders(options.model)) checks.push_back(std::move(check));
+  } else if (!options.model.empty()) {
     for (Check& check : check_model(as_usage([&] { return generate::model_folder(options.model, "model"); })))
       checks.push_back(std::move(check));
+  }
   const bool well =
       std::ranges::none_of(checks, [](const Check& each) { return each.state == State::problem; });
   if (options.json) {
@@ -87,8 +94,10 @@ Command doctor_command() {
       .usage = "doctor [MODEL] [flags]",
       .about =
           "Checks the build, the processor and the kernels it runs, threads, memory, GPU, libraries, "
-          "terminal and disk; and a model folder: its config, every tensor, the text encoder, and one "
-          "step of sampling. Each line is ok, a note or a problem, with the fix below. Exits 1 if there is "
+          "terminal and disk; and a model folder: its config, every tensor, the autoencoder, the text "
+          "encoder, "
+          "and one step of sampling; or the folder of an autoencoder or a text encoder alone. Each line is "
+          "ok, a note or a problem, with the fix below. Exits 1 if there is "
           "a problem.",
       .examples =
           "pom doctor\n"

@@ -6,9 +6,13 @@
 
 #include "cli/command.h"
 #include "cli/cost.h"
+#include "cli/encoder_folder.h"
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/json.h"
+#ifdef POM_WITH_DATA
+#include "cli/shard_folder.h"
+#endif
 #include "cli/source.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
@@ -35,7 +39,9 @@ struct InfoOptions {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "what",
-                .help = "a variant (DiPoM-S/2) or a model folder; without it, a table of all variants",
+                .help =
+                    "a variant (DiPoM-S/2), a model folder, the folder of an autoencoder, of a text encoder "
+                    "or of shards; without it, a table of all variants",
                 .value = "VARIANT|FOLDER",
                 .group = "About"},
           what);
@@ -129,6 +135,7 @@ struct StoredText {
 // Nothing where the model makes images, or its folder has no encoder yet.
 std::optional<StoredText> stored_text(const fs::path& folder, const generate::ModelConfig& config) {
   if (!config.network.video() || !fs::exists(folder / codecs::text_folder)) return std::nullopt;
+  if (config.text.kind != "words") return std::nullopt;  // its folder is somebody else's
   const io::safetensors::Reader file(folder / codecs::text_file);
   StoredText text{generate::stored_text_config(file)};
   const codecs::Words words = codecs::Words::open(text.config, file);
@@ -167,9 +174,13 @@ void print_clips(const generate::ModelConfig& config, const std::optional<Stored
          : n.window > 0    ? detail::concat("a window of ", n.window, " blocks, its own the last")
                            : std::string("all before it")) +
         (n.own_every > 0 ? detail::concat("; every ", n.own_every, ". layer: itself") : std::string()));
-  print(text ? detail::concat("  text          words, ", text->words.size(), " of them, at most ",
-                              text->config.limit, " pieces, ", text->config.width, " wide")
-             : detail::concat("  text          none: ", codecs::text_folder, " is missing"));
+  const bool foreign = config.text.kind != "words";
+  print(foreign ? detail::concat("  text          ", config.text.kind, ", at most ", config.text.limit,
+                                 " pieces, ", config.text.width, " wide, padding ",
+                                 config.text.mask ? "hidden" : "seen")
+        : text  ? detail::concat("  text          words, ", text->words.size(), " of them, at most ",
+                                 text->config.limit, " pieces, ", text->config.width, " wide")
+                : detail::concat("  text          none: ", codecs::text_folder, " is missing"));
   if (text) print("  text sha256   " + text->sha256);
   if (text && !text->words.empty()) print("  vocabulary    " + wrap(vocabulary_text(text->words), 16, 16));
 }
@@ -201,6 +212,7 @@ int folder_info(const InfoOptions& options) {
     print_cost(cost, options.batch);
     print_folder(config, weights);
     if (config.network.video()) print_clips(config, text);
+    print_encoders(options.what);
     return Exit::ok;
   }
   JsonObject result = cost_json(cost, options.batch);
@@ -213,6 +225,8 @@ int folder_info(const InfoOptions& options) {
                            .add("limit", text->config.limit)
                            .add("width", text->config.width)
                            .add("sha256", text->sha256));
+  if (const std::vector<JsonObject> encoders = encoders_json(options.what); !encoders.empty())
+    result.add("encoders", encoders);
   result.add("class_names", config.classes).raw("config", io::write_json(config));
   print(result.text());
   return Exit::ok;
@@ -302,6 +316,13 @@ int info(InfoOptions& options) {
     if (!fs::exists(options.what) && (path || !near.empty()))
       throw UsageError("\"" + options.what + "\" is neither a variant nor a folder; " +
                        (near.empty() ? "pom info lists the variants" : "did you mean " + near.front() + "?"));
+    if (is_encoder_folder(options.what)) return encoder_folder_info(options.what, options.json);
+#ifdef POM_WITH_DATA
+    if (is_shard_folder(options.what)) {
+      tell_shards(options.what, options.json);
+      return Exit::ok;
+    }
+#endif
     options.what = as_usage([&] { return generate::model_folder(options.what, "info"); }).string();
     return folder_info(options);
   }
@@ -331,6 +352,10 @@ Command info_command() {
       .about =
           "Parameters, multiply-adds (of one evaluation of the network for one image) and memory of a "
           "named variant or of a model folder, or the settings stored in an image. Nothing is sampled.\n"
+          "\n"
+          "Of a folder that diffusers or transformers wrote (an AutoencoderKL, CogVideoX's autoencoder, a T5 "
+          "encoder), or of one with shards of pom encode: what it is, and the hash by which they know each "
+          "other.\n"
           "\n"
           "Variants are counted as the paper does: 1000 classes, and latents of an autoencoder with 4 "
           "channels and an eighth of the image's sides.",

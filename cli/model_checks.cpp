@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "cli/checks.h"
+#include "cli/encoder_folder.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
 #include "pom/codecs/words.h"
@@ -94,6 +95,10 @@ std::vector<Check> check_model(const fs::path& folder) {
                            "fetch model.safetensors again, or convert it for this config.json",
                            [&] { return weights_summary(folder); }));
   if (checks.back().state == State::problem) return checks;
+  for (Check& check : check_encoders(folder)) {
+    checks.push_back(std::move(check));
+    if (checks.back().state == State::problem) return checks;
+  }
   if (generate::read_config(folder).network.video()) {
     checks.push_back(guarded("text encoder", "fetch text_encoder/ again, or train the model again",
                              [&] { return text_summary(folder); }));

@@ -49,6 +49,8 @@ class T5 : public TextEncoder {
   at::ScalarType dtype() const { return dtype_; }
   std::int64_t weight_bytes() const;  // in dtype(), wherever they will be
   const std::string& where() const { return weights_.where(); }
+  const WeightFolder& weights() const { return weights_; }
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
   const io::SentencePieces& tokenizer() const;  // an error where there is none
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include <ATen/ops/empty.h>
@@ -192,6 +193,26 @@ std::int64_t WeightFolder::bytes() const {
   for (const auto& [name, place] : places_)
     bytes += static_cast<std::int64_t>(files_[place.file].header().at(place.stored).bytes());
   return bytes;
+}
+
+std::vector<std::string> WeightFolder::files() const {
+  std::vector<std::string> names;
+  for (const st::Reader& file : files_)
+    names.push_back(std::filesystem::path(file.file()).filename().string());
+  return names;
+}
+
+std::vector<std::string> WeightFolder::dtypes() const {
+  std::set<std::string> found;
+  for (const auto& [name, place] : places_)
+    found.emplace(st::name(files_[place.file].header().at(place.stored).dtype));
+  return {found.begin(), found.end()};
+}
+
+std::vector<TensorSpec> WeightFolder::tensors() const {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, place] : places_) specs.push_back({name, place.shape});
+  return specs;
 }
 
 const std::string& WeightFolder::hash() const {

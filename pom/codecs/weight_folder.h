@@ -61,6 +61,11 @@ class WeightFolder {
   // Whether all expected tensors are stored in this dtype; and their bytes as stored.
   bool all_stored_as(at::ScalarType dtype) const;
   std::int64_t bytes() const;
+  // Names of the files of weights, and dtypes in them ("F16") of the expected tensors, each once; and these
+  // tensors, by name.
+  std::vector<std::string> files() const;
+  std::vector<std::string> dtypes() const;
+  std::vector<TensorSpec> tensors() const;
   // SHA-256 in hexadecimal digits of config.json and the files of weights; reads them all the first time.
   const std::string& hash() const;
 

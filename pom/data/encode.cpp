@@ -260,8 +260,9 @@ void EncodeRun::Impl::add_text(std::vector<ShardSample>& samples, std::vector<at
     const codecs::EncodedText made = text->encode(prompts);
     if (watcher.on_remark)
       for (const std::string& warning : made.warnings) watcher.on_remark(warning);
-    const at::Tensor& states = kept.emplace_back(made.tokens.to(at::kHalf).cpu().contiguous());
-    const at::Tensor& mask = kept.emplace_back(made.mask.cpu().contiguous());
+    const at::Tensor states = made.tokens.to(at::kHalf).cpu().contiguous();
+    const at::Tensor mask = made.mask.cpu().contiguous();
+    kept.insert(kept.end(), {states, mask});
     for (std::size_t i = 0; i < at_once; ++i) {
       samples[first + i].text = array_of(states[static_cast<std::int64_t>(i)]);
       samples[first + i].mask = array_of(mask[static_cast<std::int64_t>(i)]);

@@ -88,7 +88,9 @@ void EncodeFolder::begin(const EncodeRecord& record, const ShardSetInfo& info, b
   std::error_code error;
   fs::create_directories(folder_, error);
   check(!error, "encode: output: ", folder_.string(), ": cannot make the folder: ", error.message());
-  if (parts_ == 1) lock_.emplace(folder_);
+  using Hold = io::FolderLock::Hold;
+  lock_.emplace(folder_, parts_ == 1 ? Hold::exclusive : Hold::shared);
+  if (parts_ > 1) part_lock_.emplace(folder_, Hold::exclusive, fs::path(index()).stem().string());
   const bool recorded = has(record_file), finished = has(index()) || has(std::string(shard_set_file));
   std::string other = recorded ? difference(record) : "";
   if (recorded && other.empty()) other = difference(info);

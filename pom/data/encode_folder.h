@@ -64,7 +64,7 @@ class EncodeFolder {
   std::filesystem::path folder_;
   std::int64_t part_, parts_;
   ShardRange range_;
-  std::optional<io::FolderLock> lock_;  // where the folder is not shared by parts
+  std::optional<io::FolderLock> lock_, part_lock_;  // the folder's, which parts share, and a part's own
 };
 
 }  // namespace pom::data

@@ -103,6 +103,12 @@ void check_config(const ModelConfig& config, std::string_view where) {
   models::check_config(config.network, std::string(where) + "network.");
   check_class_names(config, where);
   check_sample(config, where);
+  // An odd number of latent frames is one frame and pairs, which a clip begins with at most: with blocks of
+  // an odd number, neither would a stream be the whole clip, nor have a clip the frames that were asked for.
+  check(config.codec.kind != "cogvideox" || !config.network.video() || config.network.patch_time % 2 == 0,
+        where,
+        "network.patch_time: expected an even number, as codec cogvideox decodes latent frames two by ",
+        "two, got ", config.network.patch_time);
 }
 
 }  // namespace pom::generate

@@ -39,6 +39,32 @@ void add_folder(const fs::path& from, const fs::path& to) {
     if (entry.is_regular_file() && belongs(entry.path())) put(entry.path(), to / entry.path().filename());
 }
 
+// What our own shards say, which go into the model's folder from the recipe.
+void compare_shards(const Recipe& recipe, const data::ShardSetInfo& info) {
+  const data::DataConfig& data = recipe.data;
+  refuse_unless(info.scale == recipe.codec.scale && info.shift == recipe.codec.shift,
+                "train: codec.scale, codec.shift: expected ", info.scale, " and ", info.shift, ", as ",
+                data.path, " says, got ", recipe.codec.scale, " and ", recipe.codec.shift);
+  if (!data.moving()) return;
+  refuse_unless(info.frames == data.frames && info.fps == data.fps, "train: data.frames, data.fps: expected ",
+                info.frames, " and ", info.fps, ", as ", data.path, " says, got ", data.frames, " and ",
+                data.fps);
+}
+
+// That the autoencoder makes as many latent frames of data.frames as the data's clips have.
+void compare_frames(const Recipe& recipe, const data::Dataset& clips) {
+  const std::int64_t found = clips.shape().at(1);
+  std::int64_t made = 0;
+  try {
+    made = codecs::open_moment_encoder(recipe.encoders.vae, {})->latent_frames(recipe.data.frames);
+  } catch (const Error& error) {
+    throw Refusal(std::string("train: data.frames: ") + error.what());
+  }
+  refuse_unless(made == found, "train: data.frames: expected a number of which encoders.vae makes ", found,
+                " latent frames, as ", recipe.data.path, " has, got ", recipe.data.frames, ", which make ",
+                made);
+}
+
 }  // namespace
 
 std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe) {
@@ -68,12 +94,11 @@ data::Split open_data(const Recipe& recipe) {
       config.text_hash =
           codecs::open_text_encoder(recipe.text, io::OpenFolder(recipe.encoders.text, "train: encoders.text"))
               ->hash();
-    if (info)
-      refuse_unless(info->scale == recipe.codec.scale && info->shift == recipe.codec.shift,
-                    "train: codec.scale, codec.shift: expected ", info->scale, " and ", info->shift, ", as ",
-                    config.path, " says, got ", recipe.codec.scale, " and ", recipe.codec.shift);
+    if (info) compare_shards(recipe, *info);
   }
-  return data::open_dataset(config, static_cast<std::uint64_t>(recipe.run.seed));
+  data::Split split = data::open_dataset(config, static_cast<std::uint64_t>(recipe.run.seed));
+  if (config.kind == "clip_shards" && !recipe.encoders.vae.empty()) compare_frames(recipe, *split.training);
+  return split;
 }
 
 void add_encoders(const fs::path& folder, const fs::path& before, const Recipe& recipe) {

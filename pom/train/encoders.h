@@ -17,7 +17,7 @@ std::unique_ptr<codecs::Codec> open_codec(const Recipe& recipe);
 std::int64_t latent_factor(const Recipe& recipe);
 
 // The recipe's data, opened: shards must be of the recipe's autoencoder and text encoder, where it names
-// them, and scaled as codec.scale and codec.shift say.
+// them, scaled as codec.scale and codec.shift say, and clips as long as data.frames says.
 data::Split open_data(const Recipe& recipe);
 
 // Puts encoders.vae and encoders.text into a model folder that is being written, where `before`, the folder

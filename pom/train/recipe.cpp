@@ -141,7 +141,7 @@ void check_clips(const Recipe& recipe, std::string_view source) {
     expect(recipe.batch.cut == 0, "batch.cut: expected 0 with a network for images, got ", recipe.batch.cut);
     return;
   }
-  expect(recipe.data.frames % network.patch_time == 0,
+  expect(recipe.data.encoded() || recipe.data.frames % network.patch_time == 0,
          "data.frames: expected whole blocks of network.patch_time (", network.patch_time, ") frames, got ",
          recipe.data.frames);
   const std::int64_t cut = recipe.batch.cut_frames;
@@ -168,6 +168,7 @@ void check_model(const Recipe& recipe, const models::NetworkConfig& network,
   generate::ModelConfig config;
   config.name = recipe.run.name;
   config.network = network;
+  config.codec = recipe.codec;
   config.sample = recipe.sample;
   config.classes = classes;
   if (recipe.data.encoded() && classes.empty()) config.sample.size = {network.patch, network.patch};
@@ -199,6 +200,19 @@ void check_recipe(const Recipe& recipe, std::string_view source) {
 
 namespace {
 
+// That latents of clips, of so many latent frames, are whole blocks, also where they are cut.
+void check_latent_clips(const Recipe& recipe, std::int64_t latents) {
+  const std::int64_t patch = recipe.network.patch_time;
+  refuse_unless(latents % patch == 0, "train: data.path: expected latents of whole blocks of ",
+                "network.patch_time (", patch, ") frames, got ", latents, " of them");
+  if (recipe.batch.cut == 0) return;
+  const std::int64_t cut = recipe.batch.cut_frames, pieces = recipe.data.frames / cut;
+  refuse_unless(latents % pieces == 0 && latents / pieces % patch == 0,
+                "train: batch.cut_frames: expected clips that are whole blocks of network.patch_time (",
+                patch, ") latent frames, got ", cut, " of ", recipe.data.frames, " frames, which are ",
+                latents, " latent frames");
+}
+
 // A network for clips is told no class; its clips are, unless told, as long and as fast as the data's.
 void complete_clips(Recipe& recipe) {
   if (recipe.network.classes == 0) recipe.network.classes = 1;
@@ -216,10 +230,12 @@ void complete_recipe(Recipe& recipe, const data::Dataset& dataset, std::int64_t 
   };
   const std::vector<std::int64_t> shape = dataset.shape();
   const std::int64_t height = shape.at(shape.size() - 2), width = shape.back(), patch = recipe.network.patch;
-  if (recipe.network.video())
+  if (recipe.network.video()) {
+    if (dataset.latents()) check_latent_clips(recipe, shape.at(1));
     complete_clips(recipe);
-  else
+  } else {
     take(recipe.network.classes, std::ssize(dataset.classes()), "classes");
+  }
   take(recipe.network.channels, shape.at(0), "channels");
   refuse_unless(height % patch == 0 && width % patch == 0,
                 "train: network.patch: expected a divisor of the data's sides (", width, "x", height,

@@ -155,12 +155,21 @@ def test_webvid(name, expand, width):
 def test_head_has_the_pipeline(path):
     """Encode, train and sample, with the folders that the recipe has."""
     recipe, head = read(path), path.read_text().split("\n\n")[0]
-    command = re.search(r"^#   (pom encode .*(?:\\\n#.*)*)$", head, re.MULTILINE).group(1)
+    command = re.search(r"^#   (pom encode (?:.*\\\n#)*.*)$", head, re.MULTILINE).group(1)
     words = command.replace("\\\n#", "").split()
     value = dict(itertools.pairwise(words))
     assert words[2] == ("clips" if recipe["data"]["kind"] == "clip_shards" else "pictures")
     assert value["-o"] == recipe["data"]["path"] and value["--vae"] == recipe["encoders"]["vae"]
     assert value.get("--text") == recipe["encoders"].get("text")
+    # What dataset.json will say unless told, by the configs of these autoencoders (docs/latents.md).
+    usual = {"models/sd-vae-ft-ema": 0.18215, "models/cogvideox-2b/vae": 1.15258426}[value["--vae"]]
+    scale = float(value.get("--scale", 1 if value.get("--chunks") == "alone" else usual))
+    assert scale == recipe["codec"]["scale"]
+    if words[2] == "clips":
+        assert value["--size"] == "{}x{}".format(*recipe["data"]["size"])
+        assert float(value["--frames"]) == recipe["data"]["frames"]
+        assert float(value["--fps"]) == recipe["data"]["fps"]
+        assert int(value["--text-limit"]) == recipe["text"]["limit"]
     assert f"#   pom sample --model out/runs/{path.stem}/model " in head
 
 

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 
 import pytest
@@ -18,7 +17,8 @@ from PIL import Image
 from training import (
     checkpoints,
     differences,
-    environment,
+    kill_at,
+    kill_in_save,
     pom_train,
     program,
     read_checkpoint,
@@ -27,7 +27,6 @@ from training import (
 )
 
 KILLS = int(os.environ.get("POM_KILLS", "12"))
-IN_SAVES = ["write", "sync", "close", "rename", "sync_folder"]
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +44,6 @@ def command(recipe, run, *more):
     """Goes on where there is a checkpoint; before the first one nothing may be in the way of a new start."""
     resume = ["--resume"] if checkpoints(run) else []
     return [program(), "train", str(recipe), "-o", str(run), "--quiet", *resume, *more]
-
-
-def kill_at(moment, words):
-    """Starts the program and kills it after so many seconds; its exit status."""
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        return process.wait(timeout=moment)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        return process.wait()
-
-
-def kill_in_save(words, chance):
-    """The program kills itself within some write of a file, at a step of it that chance chooses."""
-    failpoint = f"atomic_file.{chance.choice(IN_SAVES)}:{chance.randint(1, 25)}"
-    return subprocess.run(
-        words,
-        env=environment(POM_FAILPOINT=failpoint),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ).returncode
 
 
 def test_killed_runs_end_like_the_untouched(untouched, tmp_path):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import subprocess
 
 import pytest
@@ -79,6 +80,30 @@ def read_checkpoint(path):
     """Its tensors, and its metadata as texts."""
     with safe_open(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+IN_SAVES = ["write", "sync", "close", "rename", "sync_folder"]
+
+
+def kill_at(moment, words):
+    """Starts the program and kills it after so many seconds; its exit status."""
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        return process.wait(timeout=moment)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        return process.wait()
+
+
+def kill_in_save(words, chance):
+    """The program kills itself within some write of a file, at a step of it that chance chooses."""
+    failpoint = f"atomic_file.{chance.choice(IN_SAVES)}:{chance.randint(1, 25)}"
+    return subprocess.run(
+        words,
+        env=environment(POM_FAILPOINT=failpoint),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ).returncode
 
 
 DTYPES = {"torch.float32": "F32", "torch.float64": "F64"}

@@ -116,5 +116,24 @@ TEST_F(FolderLockTest, FoldersThatCannotBeLocked) {
   EXPECT_EQ(refusal(folder), "folder lock: " + folder.string() + ": cannot make .lock in it: Is a directory");
 }
 
+TEST_F(FolderLockTest, PartsShareAFolderAndHoldTheirOwn) {
+  using Hold = FolderLock::Hold;
+  const auto refused = [&](Hold hold, std::string_view part) -> std::string {
+    try {
+      FolderLock lock(folder, hold, part);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const FolderLock folder_lock(folder, Hold::shared), part(folder, Hold::exclusive, "part-0-of-2");
+  EXPECT_EQ(refused(Hold::shared, {}), "");
+  EXPECT_EQ(refused(Hold::exclusive, "part-1-of-2"), "");
+  EXPECT_EQ(refused(Hold::exclusive, {}), "folder lock: " + folder.string() + " is held by another process");
+  EXPECT_EQ(
+      refused(Hold::exclusive, "part-0-of-2"),
+      "folder lock: " + folder.string() + ": part-0-of-2 is held by process " + std::to_string(::getpid()));
+}
+
 }  // namespace
 }  // namespace pom::io

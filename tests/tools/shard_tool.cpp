@@ -7,7 +7,7 @@
 //                                               every example of SET (training, validation): a line of JSON,
 //                                               then the latents as fp32
 //   shard_tool order FOLDER SEED BATCH START BATCHES   labels of what the loader gives, a line for each batch
-//   shard_tool speed FOLDER BATCH BATCHES WORKERS      examples a second
+//   shard_tool speed KIND FOLDER BATCH BATCHES WORKERS      examples a second
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -139,13 +139,14 @@ void print_order(std::span<char*> arguments) {
 }
 
 void print_speed(std::span<char*> arguments) {
-  const Split split = open_dataset({.kind = "shards", .path = arguments[0], .validation = 0}, 0);
-  Loader loader(split.training, {.batch = number(arguments[1]), .workers = number(arguments[3])});
+  const Split split = open_dataset({.kind = arguments[0], .path = arguments[1], .validation = 0}, 0);
+  const std::int64_t batch = number(arguments[2]), batches = number(arguments[3]);
+  Loader loader(split.training, {.batch = batch, .workers = number(arguments[4])});
   loader.next();
   const auto start = std::chrono::steady_clock::now();
-  for (std::int64_t i = 0; i < number(arguments[2]); ++i) loader.next();
+  for (std::int64_t i = 0; i < batches; ++i) loader.next();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << static_cast<double>(number(arguments[1]) * number(arguments[2])) / seconds.count() << "\n";
+  std::cout << static_cast<double>(batch * batches) / seconds.count() << "\n";
 }
 
 int run(std::span<char*> arguments) {
@@ -155,7 +156,7 @@ int run(std::span<char*> arguments) {
     return write_pictures(rest[0], number(rest[1]), number(rest[2])), 0;
   if (command == "read" && rest.size() >= 5) return read_all(rest), 0;
   if (command == "order" && rest.size() == 5) return print_order(rest), 0;
-  if (command == "speed" && rest.size() == 4) return print_speed(rest), 0;
+  if (command == "speed" && rest.size() == 5) return print_speed(rest), 0;
   std::cerr << "usage: shard_tool write|read|order|speed ...\n";
   return 2;
 }
