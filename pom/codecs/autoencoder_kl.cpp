@@ -23,7 +23,7 @@ class StepReader {
   StepReader(const AutoencoderConfig& config, const TensorSource& source)
       : config_(config), source_(source) {}
 
-  void conv(const std::string& name) { steps_.emplace_back(Conv::read(source_, name)); }
+  void conv(const std::string& name) { steps_.emplace_back(Conv::read_prepared(source_, name)); }
   void resnet(const std::string& name, std::int64_t out) {
     steps_.emplace_back(
         Resnet::read(source_, name, std::exchange(channels_, out), out, config_.norm_num_groups));
@@ -34,11 +34,13 @@ class StepReader {
       steps_.emplace_back(PixelAttention::read(source_, name + ".attentions.0", config_.norm_num_groups));
     resnet(name + ".resnets.1", channels_);
   }
-  void down(const std::string& name) { steps_.emplace_back(DownConv{Conv::read(source_, name)}); }
+  void down(const std::string& name) {
+    steps_.emplace_back(DownConv{Conv::read_prepared(source_, name, /*stride_1=*/false)});
+  }
   void up(const std::string& name) { steps_.emplace_back(UpConv::read(source_, name)); }
   void out(const std::string& norm, const std::string& conv) {
     steps_.emplace_back(
-        OutConv{GroupNorm::read(source_, norm, config_.norm_num_groups), Conv::read(source_, conv)});
+        OutConv{GroupNorm::read(source_, norm, config_.norm_num_groups), Conv::read_prepared(source_, conv)});
   }
   void set_channels(std::int64_t channels) { channels_ = channels; }
   VaeSteps take() { return std::move(steps_); }
@@ -105,11 +107,14 @@ at::Tensor plain(const at::Tensor& x, const at::Tensor& like) {
 }  // namespace
 
 AutoencoderKL::AutoencoderKL(AutoencoderConfig config, const TensorSource& source)
-    : config_(std::move(config)),
-      encoder_(encoder_steps(config_, source)),
-      decoder_(decoder_steps(config_, source)) {
-  const at::Tensor& first = std::get<Conv>(encoder_.front()).weight;
-  dtype_ = first.scalar_type(), device_ = first.device();
+    : config_(std::move(config)) {
+  const TensorSource noted = [&](const std::string& name) {
+    at::Tensor values = source(name);
+    dtype_ = values.scalar_type(), device_ = values.device();
+    return values;
+  };
+  encoder_ = encoder_steps(config_, noted);
+  decoder_ = decoder_steps(config_, noted);
 }
 
 void AutoencoderKL::check_pictures(const at::Tensor& pictures) const {

@@ -48,20 +48,20 @@ struct MapSize {
 
 MapSize after(const VaeStep& step, const MapSize& in) {
   return std::visit(Cases{[&](const Conv& c) {
-                            return MapSize{c.weight.size(0), in.height, in.width};
+                            return MapSize{c.out_channels(), in.height, in.width};
                           },
                           [&](const DownConv& d) {
-                            return MapSize{d.conv.weight.size(0), in.height / 2, in.width / 2};
+                            return MapSize{d.conv.out_channels(), in.height / 2, in.width / 2};
                           },
                           [&](const UpConv& u) {
-                            return MapSize{u.weight.size(0) / 4, 2 * in.height, 2 * in.width};
+                            return MapSize{u.out_channels(), 2 * in.height, 2 * in.width};
                           },
                           [&](const Resnet& r) {
                             return MapSize{r.out_channels(), in.height, in.width};
                           },
                           [&](const PixelAttention&) { return in; },
                           [&](const OutConv& o) {
-                            return MapSize{o.conv.weight.size(0), in.height, in.width};
+                            return MapSize{o.conv.out_channels(), in.height, in.width};
                           }},
                     step);
 }
@@ -108,7 +108,7 @@ at::Tensor dense(const at::Tensor& x) {
 
 Strip convolved(const at::Tensor& x, const Strip& at, const Conv& layer) {
   const at::Tensor made = complete(conv(x, layer), 0).x;
-  return layer.weight.size(2) == 1 ? Strip{made, at.top, at.height} : without_edges(made, at.top, at.height);
+  return layer.kernel() == 1 ? Strip{made, at.top, at.height} : without_edges(made, at.top, at.height);
 }
 
 // The norms of steps that were not kept whole, in their order, as far as they are known.
@@ -159,7 +159,7 @@ class StripRun {
     if (!second) return h;
     Strip made = convolved(dense(*second), h, r.conv2);
     const Strip x = rows(s, made.top, made.end());
-    made.x = made.x.add(r.shortcut.weight.defined() ? convolved(dense(x.x), x, r.shortcut).x : x.x);
+    made.x.add_(r.shortcut.defined() ? convolved(dense(x.x), x, r.shortcut).x : x.x);
     return made;
   }
 
@@ -183,7 +183,7 @@ struct Range {
 Range seen_by(const VaeStep& step, const Range& r, std::int64_t height) {
   const auto around = [&](std::int64_t more) { return Range{r.begin - more, r.end + more}; };
   const Range wide =
-      std::visit(Cases{[&](const Conv& c) { return around(c.weight.size(2) / 2); },
+      std::visit(Cases{[&](const Conv& c) { return around(c.kernel() / 2); },
                        [&](const DownConv&) {
                          return Range{2 * r.begin, 2 * r.end + 1};
                        },
@@ -268,22 +268,30 @@ class Deferred {
   // A norm that comes before the latest step's end takes a map of that step's input or of its middle, whose
   // rows are as many as those of its result.
   void learn(const GroupNorm& norm) {
-    at::Tensor sums, squares;
+    // Of all rows so far, put together as Chan, Golub and LeVeque do it.
+    at::Tensor means, squares;
     std::int64_t channels = 0, height = 0;
+    double seen = 0;
     for_each_strip([&](const Strip& s) {
       channels = s.x.size(1), height = s.height;
-      const at::Tensor values = s.x.to(s.x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-      const at::Tensor sum = values.sum({2, 3}, false, at::kDouble),
-                       square = values.mul(values).sum({2, 3}, false, at::kDouble);
-      sums = sums.defined() ? sums.add(sum) : sum;
-      squares = squares.defined() ? squares.add(square) : square;
+      const ops::ChannelMoments part = moments_of(s.x);
+      const auto rows = static_cast<double>(s.x.size(2)), all = seen + rows;
+      if (seen == 0) {
+        means = part.means, squares = part.squares;
+      } else {
+        const at::Tensor off = part.means.sub(means);
+        means = means.add(off, rows / all);
+        squares =
+            squares.add(part.squares).add(off.mul(off), seen * rows / all * static_cast<double>(s.x.size(3)));
+      }
+      seen = all;
     });
     const std::int64_t each = channels / norm.groups;
-    const auto count = static_cast<double>(each * height * sizes_.back().width);
-    const auto grouped = [&](const at::Tensor& t) {
-      return t.view({-1, norm.groups, each}).sum(2, true).div(count);
-    };
-    const at::Tensor mean = grouped(sums), variance = grouped(squares).sub(mean.mul(mean)).clamp_min(0);
+    const auto pixels = static_cast<double>(height * sizes_.back().width);
+    const auto grouped = [&](const at::Tensor& t) { return t.view({-1, norm.groups, each}).mean(2, true); };
+    const at::Tensor mean = grouped(means);
+    const at::Tensor off = means.view({-1, norm.groups, each}).sub(mean);
+    const at::Tensor variance = grouped(squares).div(pixels).add(off.mul(off).mean(2, true));
     const at::Tensor rstd = variance.add(norm.epsilon).rsqrt();
     const auto per_channel = [&](const at::Tensor& t) {
       return t.expand({-1, -1, each}).reshape({-1, channels});
@@ -291,7 +299,7 @@ class Deferred {
     const at::Tensor scale = per_channel(rstd).mul(norm.weight.to(at::kDouble));
     const at::Tensor shift = norm.bias.to(at::kDouble).sub(per_channel(mean).mul(scale));
     const auto shaped = [&](const at::Tensor& t) {
-      return t.to(whole_.scalar_type()).view({-1, channels, 1, 1});
+      return t.to(whole_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).view({-1, channels, 1, 1});
     };
     known_.push_back({shaped(scale), shaped(shift)});
   }

@@ -15,6 +15,8 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
 
+#include "pom/ops/cpu_info.h"
+
 namespace pom::codecs {
 namespace {
 
@@ -26,7 +28,37 @@ bool bias_waits(const at::Tensor& x, const Conv& layer) {
          gpu::takes_group_norm(x, 1);
 }
 
+bool of_16_bits(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+// Weights for ATen's products: in fp32 where a CPU has no products of their dtype, which would be slower.
+at::Tensor for_products(const at::Tensor& weight) {
+  const bool slow = weight.is_cpu() && of_16_bits(weight.scalar_type()) &&
+                    !(weight.scalar_type() == at::kBFloat16 && ops::multiplies_bf16());
+  return slow ? weight.to(at::kFloat) : weight;
+}
+
+// Tiles of AMX beat fewer products in fp32.
+bool packs(const at::Tensor& weight) {
+  return ops::takes_winograd(weight) && !(weight.scalar_type() == at::kBFloat16 && ops::uses_amx());
+}
+
+std::shared_ptr<const ops::WinogradWeights> packed_weights(const at::Tensor& weight, const at::Tensor& bias,
+                                                           bool upsampled) {
+  return std::make_shared<const ops::WinogradWeights>(ops::pack_winograd(weight, bias, upsampled));
+}
+
+at::Tensor dense_last(const at::Tensor& x) {
+  return x.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
 Biased convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride, std::int64_t padding) {
+  if (layer.weight.scalar_type() != x.scalar_type())
+    return {at::conv2d(x.to(layer.weight.scalar_type()), layer.weight, layer.bias, {stride, stride},
+                       {padding, padding})
+                .to(x.scalar_type()),
+            {}};
   if (bias_waits(x, layer))
     return {at::conv2d(x, layer.weight, {}, {stride, stride}, {padding, padding}), layer.bias};
   const at::Tensor bias = layer.bias.to(x.scalar_type());
@@ -37,7 +69,9 @@ at::Tensor with_bias(const Biased& x) {
   return x.bias.defined() ? x.x.add(x.bias.to(x.x.scalar_type()).view({1, -1, 1, 1})) : x.x;
 }
 
-at::Tensor composed_norm(const at::Tensor& x, const GroupNorm& n, bool silu) {
+at::Tensor norm_on_cpu(const at::Tensor& x, const GroupNorm& n, bool silu, bool in_place) {
+  if (ops::takes_group_norm(x))
+    return ops::group_norm(x, n.weight, n.bias, {n.groups, n.epsilon, silu}, in_place);
   at::Tensor y =
       at::group_norm(x, n.groups, n.weight.to(x.scalar_type()), n.bias.to(x.scalar_type()), n.epsilon);
   return silu ? at::silu_(y) : y;
@@ -57,7 +91,15 @@ at::Tensor small(const at::Tensor& t) {
 }  // namespace
 
 Conv Conv::read(const TensorSource& source, const std::string& name) {
-  return {source(name + ".weight"), small(source(name + ".bias"))};
+  return {source(name + ".weight"), small(source(name + ".bias")), {}};
+}
+
+Conv Conv::read_prepared(const TensorSource& source, const std::string& name, bool stride_1) {
+  Conv layer = read(source, name);
+  if (stride_1 && packs(layer.weight)) return {{}, {}, packed_weights(layer.weight, layer.bias, false)};
+  layer.weight = for_products(layer.weight);
+  if (layer.weight.is_cpu()) layer.bias = layer.bias.to(layer.weight.scalar_type());
+  return layer;
 }
 
 GroupNorm GroupNorm::read(const TensorSource& source, const std::string& name, std::int64_t groups,
@@ -66,7 +108,13 @@ GroupNorm GroupNorm::read(const TensorSource& source, const std::string& name, s
 }
 
 Biased conv(const at::Tensor& x, const Conv& layer) {
-  return convolved(x, layer, 1, layer.weight.size(2) / 2);
+  if (layer.packed) return {ops::winograd(dense_last(x), *layer.packed), {}};
+  return convolved(x, layer, 1, layer.kernel() / 2);
+}
+
+Activation conv_add(const at::Tensor& x, const Conv& layer, std::int64_t groups, const Biased& other) {
+  if (!layer.packed) return complete(conv(x, layer), groups, other);
+  return {ops::winograd(dense_last(x), *layer.packed, dense_last(with_bias(other)), /*in_place=*/true), {}};
 }
 
 Biased conv_down(const at::Tensor& x, const Conv& layer) {
@@ -84,22 +132,36 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other) {
 }
 
 at::Tensor normed(const at::Tensor& x, const NormFactors& factors) {
-  at::Tensor y = x.mul(factors.scale).add_(factors.shift);
+  if (ops::takes_group_norm(x)) return ops::scaled(x, factors.scale, factors.shift);
+  at::Tensor y = x.mul(factors.scale.to(x.scalar_type())).add_(factors.shift.to(x.scalar_type()));
   return at::silu_(y);
+}
+
+ops::ChannelMoments moments_of(const at::Tensor& x) {
+  if (ops::takes_group_norm(x)) return ops::channel_moments(x);
+  const at::Tensor values = x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor means = values.mean({2, 3}, true, at::kDouble);
+  const at::Tensor off = values.sub(means.to(values.scalar_type()));
+  // The mean was rounded: what is left of it comes off again.
+  const at::Tensor rest = off.mean({2, 3}, false, at::kDouble);
+  const at::Tensor squares = off.mul(off).sum({2, 3}, false, at::kDouble);
+  const auto count = static_cast<double>(x.size(2) * x.size(3));
+  return {means.flatten(1), squares.sub(rest.mul(rest).mul(count))};
 }
 
 at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu, bool in_place) {
   return gpu::takes_group_norm(x.x, n.groups) ? norm_of(x, {}, n, silu, in_place)
-                                              : composed_norm(x.x, n, silu);
+                                              : norm_on_cpu(x.x, n, silu, in_place);
 }
 
 at::Tensor normed(const Biased& x, const GroupNorm& n, bool silu) {
   return gpu::takes_group_norm(x.x, n.groups) ? norm_of({x.x, {}}, x.bias, n, silu, true)
-                                              : composed_norm(with_bias(x), n, silu);
+                                              : norm_on_cpu(with_bias(x), n, silu, true);
 }
 
 UpConv UpConv::read(const TensorSource& source, const std::string& name) {
-  return fold_upsampling(source(name + ".weight"), source(name + ".bias"));
+  const at::Tensor weight = source(name + ".weight"), bias = source(name + ".bias");
+  return packs(weight) ? UpConv{{}, {}, packed_weights(weight, bias, true)} : fold_upsampling(weight, bias);
 }
 
 UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
@@ -113,7 +175,7 @@ UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
   std::vector<at::Tensor> parities;
   for (const int row : {0, 1})
     for (const int column : {0, 1}) parities.push_back(folded(folded(w, 2, row), 3, column));
-  return {at::cat(parities).to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast), small(bias)};
+  return {dense_last(at::cat(parities).to(weight.scalar_type())), small(bias), {}};
 }
 
 namespace {
@@ -150,7 +212,8 @@ Activation conv_up_on_gpu(const at::Tensor& x, const UpConv& layer, std::int64_t
 }  // namespace
 
 Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups) {
-  const std::int64_t height = x.size(2), width = x.size(3), channels = layer.weight.size(0) / 4;
+  if (layer.packed) return {ops::winograd(dense_last(x), *layer.packed), {}};
+  const std::int64_t height = x.size(2), width = x.size(3), channels = layer.out_channels();
   if (channels % 8 == 0 && gpu::takes_group_norm(x, 1) && layer.bias.scalar_type() == at::kFloat)
     return conv_up_on_gpu(x, layer, groups);
   // With padding 1 all around row i holds the window (i - 1, i): an even pixel's at i, an odd one's at i + 1.
@@ -174,18 +237,17 @@ Resnet Resnet::read(const TensorSource& source, const std::string& name, std::in
                     std::int64_t groups) {
   Resnet r{.norm1 = GroupNorm::read(source, name + ".norm1", groups),
            .norm2 = GroupNorm::read(source, name + ".norm2", groups),
-           .conv1 = Conv::read(source, name + ".conv1"),
-           .conv2 = Conv::read(source, name + ".conv2"),
+           .conv1 = Conv::read_prepared(source, name + ".conv1"),
+           .conv2 = Conv::read_prepared(source, name + ".conv2"),
            .shortcut = {}};
-  if (in != out) r.shortcut = Conv::read(source, name + ".conv_shortcut");
+  if (in != out) r.shortcut = Conv::read_prepared(source, name + ".conv_shortcut");
   return r;
 }
 
 Activation Resnet::operator()(Activation x) const {
   Biased around{x.x, {}};
   at::Tensor first;
-  if (shortcut.weight
-          .defined()) {  // the widest map of its level: it is not needed any more after the shortcut
+  if (shortcut.defined()) {  // the widest map of its level: it is not needed any more after the shortcut
     around = conv(x.x, shortcut);
     first = normed(x, norm1, true, /*in_place=*/true);
     x = {};
@@ -196,14 +258,14 @@ Activation Resnet::operator()(Activation x) const {
   first.reset();
   at::Tensor second = normed(h, norm2);
   h.x.reset();
-  const Biased made = conv(second, conv2);
-  second.reset();
-  return complete(made, norm1.groups, around);
+  return conv_add(second, conv2, norm1.groups, around);
 }
 
 PixelAttention PixelAttention::read(const TensorSource& source, const std::string& name,
                                     std::int64_t groups) {
-  const auto part = [&](const char* which, const char* kind) { return source(name + which + kind); };
+  const auto part = [&](const char* which, const char* kind) {
+    return for_products(source(name + which + kind));
+  };
   return {.norm = GroupNorm::read(source, name + ".group_norm", groups),
           .qkv = at::cat({part(".to_q", ".weight"), part(".to_k", ".weight"), part(".to_v", ".weight")}),
           .qkv_bias = at::cat({part(".to_q", ".bias"), part(".to_k", ".bias"), part(".to_v", ".bias")}),
@@ -215,8 +277,10 @@ Activation PixelAttention::operator()(const Activation& activation) const {
   const at::Tensor& x = activation.x;
   const std::int64_t channels = x.size(1), tokens = x.size(2) * x.size(3);
   // Channels-last pixels are rows of tokens as they lie.
-  const at::Tensor rows =
-      normed(activation, norm, false).permute({0, 2, 3, 1}).reshape({x.size(0), tokens, channels});
+  const at::Tensor rows = normed(activation, norm, false)
+                              .permute({0, 2, 3, 1})
+                              .reshape({x.size(0), tokens, channels})
+                              .to(qkv.scalar_type());
   const at::Tensor projected = at::linear(rows, qkv, qkv_bias).unsqueeze(1);  // one head
   const at::Tensor q = projected.narrow(3, 0, channels), k = projected.narrow(3, channels, channels),
                    v = projected.narrow(3, 2 * channels, channels);
@@ -229,7 +293,7 @@ Activation PixelAttention::operator()(const Activation& activation) const {
                                                      v, {}, 0, false,
                                                      1 / std::sqrt(static_cast<double>(channels))));
   const at::Tensor mixed = parts.size() == 1 ? parts.front() : at::cat(parts, 2);
-  const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
+  const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias).to(x.scalar_type());
   return {y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x), {}};
 }
 
