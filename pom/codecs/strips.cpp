@@ -28,13 +28,15 @@ std::int64_t groups_before(const VaeStep& step) {
 
 // x is given up: a step may free it on the way, or write into it.
 Activation apply(const VaeStep& step, Activation x, std::int64_t groups) {
-  return std::visit(
-      Cases{[&](const Conv& c) { return complete(conv(x.x, c), groups); },
-            [&](const DownConv& d) { return complete(conv_down(x.x, d.conv), groups); },
-            [&](const UpConv& u) { return conv_up(x.x, u, groups); },
-            [&](const Resnet& r) { return r(std::move(x)); }, [&](const PixelAttention& a) { return a(x); },
-            [&](const OutConv& o) { return complete(conv(normed(x, o.norm), o.conv), groups); }},
-      step);
+  return std::visit(Cases{[&](const Conv& c) { return complete(conv(x.x, c), groups); },
+                          [&](const DownConv& d) { return complete(conv_down(x.x, d.conv), groups); },
+                          [&](const UpConv& u) { return conv_up(x.x, u, groups); },
+                          [&](const Resnet& r) { return r(std::move(x)); },
+                          [&](const PixelAttention& a) { return a(std::move(x)); },
+                          [&](const OutConv& o) {
+                            return complete(conv(normed(x, o.norm, true, /*in_place=*/true), o.conv), groups);
+                          }},
+                    step);
 }
 
 // ---- sizes ----
@@ -129,10 +131,10 @@ class StripRun {
 
  private:
   // Nothing where the norm is not known.
-  std::optional<at::Tensor> norm_of(const Strip& s) {
+  std::optional<at::Tensor> norm_of(const Strip& s, bool in_place = false) {
     waiting_ = next_ == known_.size();
     if (waiting_) return {};
-    return normed(s.x, known_[next_++]);
+    return normed(s.x, known_[next_++], true, in_place);
   }
 
   Strip take(const Conv& layer, const Strip& s) { return convolved(dense(s.x), s, layer); }
@@ -152,12 +154,15 @@ class StripRun {
   }
 
   Strip take(const Resnet& r, const Strip& s) {
-    const std::optional<at::Tensor> first = norm_of(s);
+    std::optional<at::Tensor> first = norm_of(s);
     if (!first) return s;
-    const Strip h = convolved(dense(*first), s, r.conv1);
-    const std::optional<at::Tensor> second = norm_of(h);
+    Strip h = convolved(dense(*first), s, r.conv1);
+    first.reset();
+    std::optional<at::Tensor> second = norm_of(h, /*in_place=*/true);
     if (!second) return h;
-    Strip made = convolved(dense(*second), h, r.conv2);
+    h.x.reset();
+    Strip made = convolved(dense(*second), {{}, h.top, h.height}, r.conv2);
+    second.reset();
     const Strip x = rows(s, made.top, made.end());
     made.x.add_(r.shortcut.defined() ? convolved(dense(x.x), x, r.shortcut).x : x.x);
     return made;
@@ -270,38 +275,23 @@ class Deferred {
   void learn(const GroupNorm& norm) {
     // Of all rows so far, put together as Chan, Golub and LeVeque do it.
     at::Tensor means, squares;
-    std::int64_t channels = 0, height = 0;
+    std::int64_t height = 0;
     double seen = 0;
     for_each_strip([&](const Strip& s) {
-      channels = s.x.size(1), height = s.height;
+      height = s.height;
       const ops::ChannelMoments part = moments_of(s.x);
-      const auto rows = static_cast<double>(s.x.size(2)), all = seen + rows;
+      const auto count = static_cast<double>(s.x.size(2)), all = seen + count;
       if (seen == 0) {
         means = part.means, squares = part.squares;
       } else {
         const at::Tensor off = part.means.sub(means);
-        means = means.add(off, rows / all);
-        squares =
-            squares.add(part.squares).add(off.mul(off), seen * rows / all * static_cast<double>(s.x.size(3)));
+        means = means.add(off, count / all);
+        squares = squares.add(part.squares)
+                      .add(off.mul(off), seen * count / all * static_cast<double>(s.x.size(3)));
       }
       seen = all;
     });
-    const std::int64_t each = channels / norm.groups;
-    const auto pixels = static_cast<double>(height * sizes_.back().width);
-    const auto grouped = [&](const at::Tensor& t) { return t.view({-1, norm.groups, each}).mean(2, true); };
-    const at::Tensor mean = grouped(means);
-    const at::Tensor off = means.view({-1, norm.groups, each}).sub(mean);
-    const at::Tensor variance = grouped(squares).div(pixels).add(off.mul(off).mean(2, true));
-    const at::Tensor rstd = variance.add(norm.epsilon).rsqrt();
-    const auto per_channel = [&](const at::Tensor& t) {
-      return t.expand({-1, -1, each}).reshape({-1, channels});
-    };
-    const at::Tensor scale = per_channel(rstd).mul(norm.weight.to(at::kDouble));
-    const at::Tensor shift = norm.bias.to(at::kDouble).sub(per_channel(mean).mul(scale));
-    const auto shaped = [&](const at::Tensor& t) {
-      return t.to(whole_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).view({-1, channels, 1, 1});
-    };
-    known_.push_back({shaped(scale), shaped(shift)});
+    known_.push_back(factors_of({means, squares}, height * sizes_.back().width, norm, whole_.scalar_type()));
   }
 
   at::Tensor whole_;

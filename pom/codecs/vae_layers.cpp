@@ -9,6 +9,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -53,12 +54,31 @@ at::Tensor dense_last(const at::Tensor& x) {
   return x.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
+// A convolution in a wider dtype than x's. Where it keeps the size, some rows at a time, so that the wide
+// values stay few: a band sees the rows beyond it that are of the picture.
+at::Tensor widely_convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride,
+                            std::int64_t padding) {
+  const auto made = [&](const at::Tensor& part) {
+    return at::conv2d(part.to(layer.weight.scalar_type()), layer.weight, layer.bias, {stride, stride},
+                      {padding, padding});
+  };
+  if (stride != 1) return made(x).to(x.scalar_type());
+  constexpr std::int64_t at_once = std::int64_t{1} << 22;  // values
+  const std::int64_t height = x.size(2), row = x.size(0) * x.size(1) * x.size(3);
+  const std::int64_t rows = std::clamp<std::int64_t>(at_once / row, 1, height);
+  at::Tensor out = at::empty({x.size(0), layer.out_channels(), height, x.size(3)}, x.options(),
+                             at::MemoryFormat::ChannelsLast);
+  for (std::int64_t first = 0; first < height; first += rows) {
+    const std::int64_t count = std::min(rows, height - first),
+                       top = std::max<std::int64_t>(0, first - padding);
+    const std::int64_t end = std::min(height, first + count + padding);
+    out.narrow(2, first, count).copy_(made(x.narrow(2, top, end - top)).narrow(2, first - top, count));
+  }
+  return out;
+}
+
 Biased convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride, std::int64_t padding) {
-  if (layer.weight.scalar_type() != x.scalar_type())
-    return {at::conv2d(x.to(layer.weight.scalar_type()), layer.weight, layer.bias, {stride, stride},
-                       {padding, padding})
-                .to(x.scalar_type()),
-            {}};
+  if (layer.weight.scalar_type() != x.scalar_type()) return {widely_convolved(x, layer, stride, padding), {}};
   if (bias_waits(x, layer))
     return {at::conv2d(x, layer.weight, {}, {stride, stride}, {padding, padding}), layer.bias};
   const at::Tensor bias = layer.bias.to(x.scalar_type());
@@ -131,10 +151,10 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other) {
   return {other.x.defined() ? sum.add_(with_bias(other)) : sum, {}};
 }
 
-at::Tensor normed(const at::Tensor& x, const NormFactors& factors) {
-  if (ops::takes_group_norm(x)) return ops::scaled(x, factors.scale, factors.shift);
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors, bool silu, bool in_place) {
+  if (ops::takes_group_norm(x)) return ops::scaled(x, factors.scale, factors.shift, silu, in_place);
   at::Tensor y = x.mul(factors.scale.to(x.scalar_type())).add_(factors.shift.to(x.scalar_type()));
-  return at::silu_(y);
+  return silu ? at::silu_(y) : y;
 }
 
 ops::ChannelMoments moments_of(const at::Tensor& x) {
@@ -147,6 +167,27 @@ ops::ChannelMoments moments_of(const at::Tensor& x) {
   const at::Tensor squares = off.mul(off).sum({2, 3}, false, at::kDouble);
   const auto count = static_cast<double>(x.size(2) * x.size(3));
   return {means.flatten(1), squares.sub(rest.mul(rest).mul(count))};
+}
+
+NormFactors factors_of(const ops::ChannelMoments& moments, std::int64_t pixels, const GroupNorm& norm,
+                       at::ScalarType dtype) {
+  const std::int64_t channels = moments.means.size(1), each = channels / norm.groups;
+  const at::Tensor means = moments.means.view({-1, norm.groups, each}), mean = means.mean(2, true);
+  const at::Tensor off = means.sub(mean);
+  const at::Tensor variance = moments.squares.view({-1, norm.groups, each})
+                                  .mean(2, true)
+                                  .div(static_cast<double>(pixels))
+                                  .add(off.mul(off).mean(2, true));
+  const auto per_channel = [&](const at::Tensor& t) {
+    return t.expand({-1, -1, each}).reshape({-1, channels});
+  };
+  const at::Tensor rstd = variance.add(norm.epsilon).rsqrt();
+  const at::Tensor scale = per_channel(rstd).mul(norm.weight.to(at::kDouble));
+  const at::Tensor shift = norm.bias.to(at::kDouble).sub(per_channel(mean).mul(scale));
+  const auto shaped = [&](const at::Tensor& t) {
+    return t.to(dtype == at::kDouble ? at::kDouble : at::kFloat).view({-1, channels, 1, 1});
+  };
+  return {shaped(scale), shaped(shift)};
 }
 
 at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu, bool in_place) {
@@ -273,14 +314,51 @@ PixelAttention PixelAttention::read(const TensorSource& source, const std::strin
           .out_bias = part(".to_out.0", ".bias")};
 }
 
-Activation PixelAttention::operator()(const Activation& activation) const {
+Activation PixelAttention::operator()(Activation x) const {
+  if (!ops::takes_group_norm(x.x)) return {at_once(x), {}};
+  for (std::int64_t item = 0; item < x.x.size(0); ++item) by_rows(x.x.narrow(0, item, 1));
+  return {x.x, {}};
+}
+
+// One picture on a CPU, in its own memory: beside it lie keys and values, and of all else some rows at a
+// time.
+void PixelAttention::by_rows(at::Tensor x) const {
+  constexpr std::int64_t tokens_at_once = 4096;
+  const std::int64_t channels = x.size(1), height = x.size(2), width = x.size(3);
+  const NormFactors factors = factors_of(moments_of(x), height * width, norm, x.scalar_type());
+  const std::int64_t rows = std::clamp<std::int64_t>(tokens_at_once / width, 1, height);
+  const auto each = [&](const auto& use) {
+    for (std::int64_t first = 0; first < height; first += rows) {
+      const at::Tensor part = x.narrow(2, first, std::min(rows, height - first));
+      use(part, normed(part, factors, false).permute({0, 2, 3, 1}).flatten(1, 2).to(qkv.scalar_type()),
+          first * width);
+    }
+  };
+  const auto projected = [&](const at::Tensor& tokens, std::int64_t first, std::int64_t parts) {
+    return at::linear(tokens, qkv.narrow(0, first * channels, parts * channels),
+                      qkv_bias.narrow(0, first * channels, parts * channels));
+  };
+  at::Tensor keys = at::empty({1, 1, height * width, channels}, qkv.options()), values = at::empty_like(keys);
+  each([&](const at::Tensor&, const at::Tensor& tokens, std::int64_t first) {
+    const at::Tensor made = projected(tokens, 1, 2).unsqueeze(1);
+    keys.narrow(2, first, made.size(2)).copy_(made.narrow(3, 0, channels));
+    values.narrow(2, first, made.size(2)).copy_(made.narrow(3, channels, channels));
+  });
+  each([&](at::Tensor part, const at::Tensor& tokens, std::int64_t) {
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(projected(tokens, 0, 1).unsqueeze(1), keys, values, {}, 0, false,
+                                         1 / std::sqrt(static_cast<double>(channels)));
+    const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
+    part.add_(y.view({1, part.size(2), width, channels}).permute({0, 3, 1, 2}));
+  });
+}
+
+at::Tensor PixelAttention::at_once(const Activation& activation) const {
   const at::Tensor& x = activation.x;
   const std::int64_t channels = x.size(1), tokens = x.size(2) * x.size(3);
   // Channels-last pixels are rows of tokens as they lie.
-  const at::Tensor rows = normed(activation, norm, false)
-                              .permute({0, 2, 3, 1})
-                              .reshape({x.size(0), tokens, channels})
-                              .to(qkv.scalar_type());
+  const at::Tensor rows =
+      normed(activation, norm, false).permute({0, 2, 3, 1}).reshape({x.size(0), tokens, channels});
   const at::Tensor projected = at::linear(rows, qkv, qkv_bias).unsqueeze(1);  // one head
   const at::Tensor q = projected.narrow(3, 0, channels), k = projected.narrow(3, channels, channels),
                    v = projected.narrow(3, 2 * channels, channels);
@@ -293,8 +371,8 @@ Activation PixelAttention::operator()(const Activation& activation) const {
                                                      v, {}, 0, false,
                                                      1 / std::sqrt(static_cast<double>(channels))));
   const at::Tensor mixed = parts.size() == 1 ? parts.front() : at::cat(parts, 2);
-  const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias).to(x.scalar_type());
-  return {y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x), {}};
+  const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
+  return y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x);
 }
 
 }  // namespace pom::codecs

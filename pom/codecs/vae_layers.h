@@ -65,10 +65,14 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other = 
 struct NormFactors {
   at::Tensor scale, shift;
 };
-at::Tensor normed(const at::Tensor& x, const NormFactors& factors);
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors, bool silu = true, bool in_place = false);
 
-// Mean of each channel and the sum of the squared distances from it, (B, C) in fp64.
+// Mean of each channel and the sum of the squared distances from it, (B, C) in fp64; and what a norm is with
+// those of a whole picture of so many pixels, in fp32, or fp64 where x is.
 ops::ChannelMoments moments_of(const at::Tensor& x);
+
+NormFactors factors_of(const ops::ChannelMoments& moments, std::int64_t pixels, const GroupNorm& norm,
+                       at::ScalarType dtype);
 
 // GroupNorm with biased variance, then SiLU where asked for.
 // In place it may overwrite x; what a convolution made is overwritten in any case.
@@ -102,7 +106,11 @@ struct PixelAttention {
   GroupNorm norm;
   at::Tensor qkv, qkv_bias, out, out_bias;  // (3 C, C), (3 C), (C, C), (C); in the dtype of products
   static PixelAttention read(const TensorSource& source, const std::string& name, std::int64_t groups);
-  Activation operator()(const Activation& x) const;
+  Activation operator()(Activation x) const;  // on a CPU x is overwritten
+
+ private:
+  at::Tensor at_once(const Activation& x) const;
+  void by_rows(at::Tensor x) const;
 };
 
 }  // namespace pom::codecs

@@ -15,10 +15,15 @@ struct WinogradWeights {
   bool upsampled = false;
 };
 
-// Whether the kernels take weights (out, in, 3, 3): on a CPU, not fp64, channels in thirty-twos.
+inline constexpr std::int64_t winograd_channels = 32;  // those of both sides are multiples of it
+
+// Whether the kernels take weights (out, in, 3, 3): on a CPU, not fp64, with such channels.
 bool takes_winograd(const at::Tensor& weight);
 
 WinogradWeights pack_winograd(const at::Tensor& weight, const at::Tensor& bias, bool upsampled = false);
+
+// Scratch of all threads while it runs, which the library keeps for the next call.
+std::int64_t winograd_scratch(std::int64_t in, std::int64_t out);
 
 // x (B, in, H, W), channels-last -> (B, out, H, W), twice the sides where it is upsampled. `other`, where it
 // is defined, is added; it is of the result's shape and channels-last as well. May write into `other` where

@@ -22,14 +22,14 @@ std::int64_t tiles_at_once(std::int64_t tiles) {
 
 bool takes_winograd(const at::Tensor& weight) {
   return weight.is_cpu() && weight.dim() == 4 && weight.size(2) == 3 && weight.size(3) == 3 &&
-         weight.size(0) % cpu::winograd_channels == 0 && weight.size(1) % cpu::winograd_channels == 0 &&
+         weight.size(0) % winograd_channels == 0 && weight.size(1) % winograd_channels == 0 &&
          (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 ||
           weight.scalar_type() == at::kHalf);
 }
 
 WinogradWeights pack_winograd(const at::Tensor& weight, const at::Tensor& bias, bool upsampled) {
   check(takes_winograd(weight), "pack_winograd: weight: expected (out, in, 3, 3) on a CPU with channels in ",
-        cpu::winograd_channels, "s, got ", weight.sizes());
+        winograd_channels, "s, got ", weight.sizes());
   cpu::WinogradArgs a;
   a.out = weight.size(0), a.in = weight.size(1), a.upsampled = upsampled;
   const at::Tensor from = weight.to(at::kFloat);
@@ -37,6 +37,12 @@ WinogradWeights pack_winograd(const at::Tensor& weight, const at::Tensor& bias, 
   cpu::winograd_table(cpu::DType::f32)
       .pack(a, from.const_data_ptr<float>(), from.strides().data(), packed.data_ptr<float>());
   return {packed, bias.defined() ? bias.to(at::kFloat).contiguous() : bias, a.in, a.out, upsampled};
+}
+
+std::int64_t winograd_scratch(std::int64_t in, std::int64_t out) {
+  cpu::WinogradArgs a;
+  a.in = in, a.out = out;
+  return at::get_num_threads() * static_cast<std::int64_t>(cpu::winograd_table(cpu::DType::f32).scratch(a));
 }
 
 at::Tensor winograd(const at::Tensor& x, const WinogradWeights& weights, const at::Tensor& other,

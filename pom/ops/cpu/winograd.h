@@ -19,7 +19,7 @@ constexpr int kMaxWinogradTiles = 96;  // at once: their points stay in cache
 
 struct WinogradArgs {
   std::int64_t height = 0, width = 0;  // of the result; of x half of it where it is upsampled
-  std::int64_t in = 0, out = 0;        // channels; whole vectors, see winograd_channels
+  std::int64_t in = 0, out = 0;        // channels, of which whole panels are taken
   bool upsampled = false;
   const void* x = nullptr;      // pixels without gaps, their channels side by side; so y, other
   const void* other = nullptr;  // added to the result, or null
@@ -31,8 +31,6 @@ struct WinogradArgs {
   std::int64_t tile_columns() const { return (width + 1) / 2; }
   std::int64_t tiles() const { return (height + 1) / 2 * tile_columns(); }
 };
-
-constexpr std::int64_t winograd_channels = 32;  // those of both sides are multiples of it
 
 struct WinogradKernels {
   // Weights (out, in, 3, 3) by their strides into points() * in * out values.
