@@ -3,13 +3,16 @@ python bench/codecs.py --device cuda.
 
 Random weights in the published sizes. Prints milliseconds an item, the ratio to the fastest way of diffusers
 that was measured here, the peak of memory beyond weights and inputs (CUDA), and the largest difference. With
---products also what the convolutions and linear layers alone would take (bench/products.py).
+--products also what the convolutions and linear layers alone would take (bench/products.py). --large 4096
+decodes one such picture in a process of its own, on a CPU, and prints the most that it took.
 """
 
 import argparse
 import copy
 import importlib
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -214,6 +217,40 @@ def texts(args):
         compare(label, encode, ids, args, args.rounds, theirs)
 
 
+# Without diffusers: the peak is that of a program which decodes.
+LARGE = """
+import sys, time, torch, libpom
+
+def status(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+folder, side, dtype, within = sys.argv[1], int(sys.argv[2]), getattr(torch, sys.argv[3]), float(sys.argv[4])
+vae = libpom.codecs.load(folder, dtype=dtype)
+z = torch.randn(1, 4, side // 8, side // 8)
+picture = 3 * side * side * 4
+before = status("VmRSS:")
+memory = int(0.95 * (within * 2**30 - before - 2 * picture))
+start = time.perf_counter()
+made = vae.decode(z, memory=memory)
+seconds = time.perf_counter() - start
+assert made.shape == (1, 3, side, side) and made.isfinite().all()
+gib = 2.0**30
+print(f"{seconds:.0f} s, {status('VmHWM:') / gib:.2f} GiB at the most, of which {before / gib:.2f} before it")
+"""
+
+
+def large(args):
+    torch.manual_seed(0)
+    dtype = str(DTYPES[args.dtype]).removeprefix("torch.")
+    with tempfile.TemporaryDirectory() as folder:
+        diffusers.AutoencoderKL(**SD).save_pretrained(folder)
+        command = [sys.executable, "-c", LARGE, folder, str(args.large), dtype, str(args.within)]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+    label = f"SD decode {args.large}x{args.large} {args.dtype} within {args.within} GiB"
+    print(f"{label}: {made.stdout.strip()}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
@@ -227,7 +264,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="the other package through torch.compile too")
     parser.add_argument("--products", action="store_true", help="what the convolutions alone would take")
+    parser.add_argument(
+        "--large", type=int, default=0, help="side of one picture, decoded in a process of its own"
+    )
+    parser.add_argument("--within", type=float, default=4, help="GiB that this process may take in all")
     args = parser.parse_args()
+    if args.large:
+        return large(args)
     if args.pictures:
         pictures(args)
     if args.clips:

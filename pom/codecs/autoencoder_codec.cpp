@@ -8,6 +8,7 @@
 #include "pom/base/error.h"
 #include "pom/base/noise.h"
 #include "pom/codecs/autoencoder_kl.h"
+#include "pom/codecs/autoencoder_memory.h"
 
 namespace pom::codecs {
 namespace {
@@ -76,13 +77,7 @@ void AutoencoderCodec::set_options(const CodecOptions& options) {
 }
 
 std::int64_t AutoencoderCodec::weight_bytes() const {
-  std::int64_t values = 0;
-  for (const TensorSpec& spec : autoencoder_tensors(folder_.config)) {
-    std::int64_t count = 1;
-    for (const std::int64_t side : spec.shape) count *= side;
-    values += count;
-  }
-  return values * static_cast<std::int64_t>(c10::elementSize(options_.dtype));
+  return autoencoder_weight_bytes(folder_.config, options_.device, options_.dtype);
 }
 
 std::vector<std::string> AutoencoderCodec::take_remarks() {
@@ -133,21 +128,14 @@ at::Tensor AutoencoderCodec::encode_clips(const at::Tensor& clips,
   return Codec::encode_clips(clips, seeds);
 }
 
-// The most that is there at once while a level is decoded: the input of its widest resnet, that normed, and
-// what its convolution makes; or a folded upsampling, four times as wide as its small map, beside what it
-// becomes.
-std::int64_t AutoencoderCodec::decode_bytes(std::int64_t height, std::int64_t width) const {
-  const AutoencoderConfig& c = folder_.config;
-  double most = 0;
-  for (std::int64_t level = 0; level < c.levels(); ++level) {
-    const double side = static_cast<double>(std::int64_t{1} << level);
-    const double pixels = static_cast<double>(height) / side * static_cast<double>(width) / side;
-    const auto at = static_cast<std::size_t>(level);
-    const double out = static_cast<double>(c.block_out_channels[at]);
-    const double in = level + 1 < c.levels() ? static_cast<double>(c.block_out_channels[at + 1]) : out;
-    most = std::max(most, pixels * (2 * in + std::max(in, 2 * out)));
-  }
-  return static_cast<std::int64_t>(most * static_cast<double>(c10::elementSize(options_.dtype)));
+std::int64_t AutoencoderCodec::decode_bytes(std::int64_t height, std::int64_t width, std::int64_t) const {
+  const DecoderMemory memory = decoder_memory(folder_.config, height, width, options_.device, options_.dtype);
+  return options_.memory > 0 ? std::min(memory.whole, std::max(memory.least, options_.memory)) : memory.whole;
+}
+
+std::int64_t AutoencoderCodec::least_decode_bytes(std::int64_t height, std::int64_t width,
+                                                  std::int64_t) const {
+  return decoder_memory(folder_.config, height, width, options_.device, options_.dtype).least;
 }
 
 }  // namespace pom::codecs

@@ -40,7 +40,9 @@ class AutoencoderCodec : public Codec {
   std::int64_t factor() const override { return folder_.config.factor(); }
   at::Tensor encode(const at::Tensor& pictures, std::span<const std::uint64_t> seeds) const override;
   at::Tensor decode(const at::Tensor& latents) const override;
-  std::int64_t decode_bytes(std::int64_t height, std::int64_t width) const override;
+  std::int64_t decode_bytes(std::int64_t height, std::int64_t width, std::int64_t frames) const override;
+  std::int64_t least_decode_bytes(std::int64_t height, std::int64_t width,
+                                  std::int64_t frames) const override;
   at::Tensor encode_clips(const at::Tensor& clips, std::span<const std::uint64_t> seeds) const override;
 
   // Mean and log-variance (B, 2 z, h, w), unscaled: what data sets of latents store.

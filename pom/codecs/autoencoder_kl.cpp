@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/codecs/codec.h"
 #include "pom/codecs/strips.h"
 #include "pom/codecs/tiles.h"
 
@@ -23,7 +24,7 @@ class StepReader {
   StepReader(const AutoencoderConfig& config, const TensorSource& source)
       : config_(config), source_(source) {}
 
-  void conv(const std::string& name) { steps_.emplace_back(Conv::read(source_, name)); }
+  void conv(const std::string& name) { steps_.emplace_back(Conv::read_prepared(source_, name)); }
   void resnet(const std::string& name, std::int64_t out) {
     steps_.emplace_back(
         Resnet::read(source_, name, std::exchange(channels_, out), out, config_.norm_num_groups));
@@ -34,11 +35,13 @@ class StepReader {
       steps_.emplace_back(PixelAttention::read(source_, name + ".attentions.0", config_.norm_num_groups));
     resnet(name + ".resnets.1", channels_);
   }
-  void down(const std::string& name) { steps_.emplace_back(DownConv{Conv::read(source_, name)}); }
+  void down(const std::string& name) {
+    steps_.emplace_back(DownConv{Conv::read_prepared(source_, name, /*stride_1=*/false)});
+  }
   void up(const std::string& name) { steps_.emplace_back(UpConv::read(source_, name)); }
   void out(const std::string& norm, const std::string& conv) {
     steps_.emplace_back(
-        OutConv{GroupNorm::read(source_, norm, config_.norm_num_groups), Conv::read(source_, conv)});
+        OutConv{GroupNorm::read(source_, norm, config_.norm_num_groups), Conv::read_prepared(source_, conv)});
   }
   void set_channels(std::int64_t channels) { channels_ = channels; }
   VaeSteps take() { return std::move(steps_); }
@@ -85,31 +88,43 @@ VaeSteps decoder_steps(const AutoencoderConfig& c, const TensorSource& source) {
 
 // So many items at a time that a GPU is busy and what lies there at once stays small. On a CPU one after
 // another: an item must not depend on those beside it, and a product's last bit may depend on how many rows
-// it has.
-at::Tensor run_items(const VaeSteps& steps, const at::Tensor& x) {
-  if (x.size(0) <= 1) return run_whole(steps, x);
-  constexpr std::int64_t enough = std::int64_t{4} << 30;
+// it has. Likewise where memory is short.
+std::int64_t items_at_once(const VaeSteps& steps, const at::Tensor& x, std::int64_t memory) {
+  if (!x.is_cuda() || memory > 0 || x.size(0) <= 1) return 1;
   const std::int64_t each = whole_bytes(steps, x.narrow(0, 0, 1)), items = x.size(0);
-  const std::int64_t most = x.is_cuda() ? std::max<std::int64_t>(1, enough / each) : 1;
-  const std::int64_t runs = (items + most - 1) / most, at_once = (items + runs - 1) / runs;
-  std::vector<at::Tensor> parts;
-  for (std::int64_t first = 0; first < items; first += at_once)
-    parts.push_back(run_whole(steps, x.narrow(0, first, std::min(at_once, items - first))));
-  return parts.size() == 1 ? parts.front() : at::cat(parts);
+  const std::int64_t most = std::max<std::int64_t>(1, Codec::enough_at_once / each);
+  const std::int64_t runs = (items + most - 1) / most;
+  return (items + runs - 1) / runs;
 }
 
-at::Tensor plain(const at::Tensor& x, const at::Tensor& like) {
-  return x.to(like.options()).contiguous();
+// The result is as `like`, and plain in memory. Memory 0: as much as the whole takes.
+at::Tensor run_items(const VaeSteps& steps, const at::Tensor& x, std::int64_t memory,
+                     const at::Tensor& like) {
+  const auto run = [&](const at::Tensor& part) {
+    return memory > 0 ? run_within(steps, part, memory) : run_whole(steps, part);
+  };
+  const std::int64_t items = x.size(0), at_once = items_at_once(steps, x, memory);
+  if (items <= at_once) return run(x).to(like.options()).contiguous();
+  at::Tensor all;
+  for (std::int64_t first = 0; first < items; first += at_once) {
+    const at::Tensor made = run(x.narrow(0, first, std::min(at_once, items - first)));
+    if (!all.defined()) all = at::empty({items, made.size(1), made.size(2), made.size(3)}, like.options());
+    all.narrow(0, first, made.size(0)).copy_(made);
+  }
+  return all;
 }
 
 }  // namespace
 
 AutoencoderKL::AutoencoderKL(AutoencoderConfig config, const TensorSource& source)
-    : config_(std::move(config)),
-      encoder_(encoder_steps(config_, source)),
-      decoder_(decoder_steps(config_, source)) {
-  const at::Tensor& first = std::get<Conv>(encoder_.front()).weight;
-  dtype_ = first.scalar_type(), device_ = first.device();
+    : config_(std::move(config)) {
+  const TensorSource noted = [&](const std::string& name) {
+    at::Tensor values = source(name);
+    dtype_ = values.scalar_type(), device_ = values.device();
+    return values;
+  };
+  encoder_ = encoder_steps(config_, noted);
+  decoder_ = decoder_steps(config_, noted);
 }
 
 void AutoencoderKL::check_pictures(const at::Tensor& pictures) const {
@@ -137,25 +152,25 @@ at::Tensor AutoencoderKL::as_input(const at::Tensor& x) const {
 at::Tensor AutoencoderKL::encode(const at::Tensor& pictures) const {
   const c10::NoGradGuard no_gradients;
   check_pictures(pictures);
-  return plain(run_items(encoder_, as_input(pictures)), pictures);
+  return run_items(encoder_, as_input(pictures), 0, pictures);
 }
 
 at::Tensor AutoencoderKL::decode(const at::Tensor& latents) const {
   const c10::NoGradGuard no_gradients;
   check_latents(latents);
-  return plain(run_items(decoder_, as_input(latents)), latents);
+  return run_items(decoder_, as_input(latents), 0, latents);
 }
 
 at::Tensor AutoencoderKL::encode_within(const at::Tensor& pictures, std::int64_t memory) const {
   const c10::NoGradGuard no_gradients;
   check_pictures(pictures);
-  return plain(run_within(encoder_, as_input(pictures), memory), pictures);
+  return run_items(encoder_, as_input(pictures), std::max<std::int64_t>(1, memory), pictures);
 }
 
 at::Tensor AutoencoderKL::decode_within(const at::Tensor& latents, std::int64_t memory) const {
   const c10::NoGradGuard no_gradients;
   check_latents(latents);
-  return plain(run_within(decoder_, as_input(latents), memory), latents);
+  return run_items(decoder_, as_input(latents), std::max<std::int64_t>(1, memory), latents);
 }
 
 at::Tensor AutoencoderKL::encode_tiled(const at::Tensor& pictures) const {

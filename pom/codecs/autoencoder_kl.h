@@ -37,9 +37,9 @@ class AutoencoderKL {
   at::Tensor encode(const at::Tensor& pictures) const;  // -> moments
   at::Tensor decode(const at::Tensor& latents) const;
 
-  // In strips, so that about `memory` bytes are enough for what is there at once; the same result up to
-  // rounding, as norms still see the whole picture. Where the memory is enough for the whole, it is done
-  // whole.
+  // One after another and in strips, so that about `memory` bytes are enough for what is there at once; the
+  // same result up to rounding, as norms still see the whole picture. Where the memory is enough for the
+  // whole, it is done whole.
   at::Tensor encode_within(const at::Tensor& pictures, std::int64_t memory) const;
   at::Tensor decode_within(const at::Tensor& latents, std::int64_t memory) const;
 

@@ -57,8 +57,18 @@ class Codec {
   // with the input, here and below.
   virtual at::Tensor encode(const at::Tensor& pictures, std::span<const std::uint64_t> seeds = {}) const = 0;
   virtual at::Tensor decode(const at::Tensor& latents) const = 0;
-  // Bytes that decoding one picture of this size takes beyond input and output, with tiling where it tiles.
-  virtual std::int64_t decode_bytes(std::int64_t height, std::int64_t width) const = 0;
+  // Bytes that decoding one picture of this size takes beyond input and output, at once and with the options
+  // of now; or so many frames of a clip that come in one call. Items come one after another where memory is
+  // counted, on a CPU.
+  virtual std::int64_t decode_bytes(std::int64_t height, std::int64_t width,
+                                    std::int64_t frames = 1) const = 0;
+  // A GPU takes pictures together as long as they need no more than this.
+  static constexpr std::int64_t enough_at_once = std::int64_t{4} << 30;
+  // The least that CodecOptions.memory can make of that.
+  virtual std::int64_t least_decode_bytes(std::int64_t height, std::int64_t width,
+                                          std::int64_t frames = 1) const {
+    return decode_bytes(height, width, frames);
+  }
 
   // Clips; unless a codec knows better, each frame is a picture. A seed is a clip's.
   virtual std::int64_t time_factor() const { return 1; }  // frames of a clip to one of its latent

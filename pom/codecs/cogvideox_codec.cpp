@@ -256,9 +256,4 @@ std::int64_t CogVideoXCodec::decode_bytes(std::int64_t height, std::int64_t widt
   return (times * memory.kept + memory.most) * static_cast<std::int64_t>(at::elementSize(options_.dtype));
 }
 
-std::int64_t CogVideoXCodec::decode_bytes(std::int64_t height, std::int64_t width) const {
-  const std::int64_t block = CogVideoXConfig::latents_at_once * time_factor();
-  return (decode_bytes(height, width, block) + block - 1) / block;
-}
-
 }  // namespace pom::codecs

@@ -58,9 +58,7 @@ class CogVideoXCodec : public Codec {
   at::Tensor encode_moments(const at::Tensor& clips) const;
   at::Tensor decode_clips(const at::Tensor& latents) const;
 
-  std::int64_t decode_bytes(std::int64_t height, std::int64_t width) const override;
-  // The same of so many frames in one call.
-  std::int64_t decode_bytes(std::int64_t height, std::int64_t width, std::int64_t frames) const;
+  std::int64_t decode_bytes(std::int64_t height, std::int64_t width, std::int64_t frames) const override;
 
   // For the decoder of clips: the same network in fp32, read when it is first wanted; whether that could help
   // where results are not finite; and the remark that it was wanted.

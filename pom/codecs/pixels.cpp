@@ -31,8 +31,8 @@ at::Tensor Pixels::decode(const at::Tensor& latents) const {
   return plain() ? latents : latents.div(scale_).add_(shift_);
 }
 
-std::int64_t Pixels::decode_bytes(std::int64_t height, std::int64_t width) const {
-  return plain() ? 0 : channels_ * height * width * static_cast<std::int64_t>(sizeof(float));
+std::int64_t Pixels::decode_bytes(std::int64_t height, std::int64_t width, std::int64_t frames) const {
+  return plain() ? 0 : frames * channels_ * height * width * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace pom::codecs

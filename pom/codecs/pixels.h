@@ -14,7 +14,7 @@ class Pixels : public Codec {
   std::int64_t factor() const override { return 1; }
   at::Tensor encode(const at::Tensor& pictures, std::span<const std::uint64_t> seeds) const override;
   at::Tensor decode(const at::Tensor& latents) const override;
-  std::int64_t decode_bytes(std::int64_t height, std::int64_t width) const override;
+  std::int64_t decode_bytes(std::int64_t height, std::int64_t width, std::int64_t frames) const override;
 
  private:
   bool plain() const { return scale_ == 1 && shift_ == 0; }

@@ -28,13 +28,15 @@ std::int64_t groups_before(const VaeStep& step) {
 
 // x is given up: a step may free it on the way, or write into it.
 Activation apply(const VaeStep& step, Activation x, std::int64_t groups) {
-  return std::visit(
-      Cases{[&](const Conv& c) { return complete(conv(x.x, c), groups); },
-            [&](const DownConv& d) { return complete(conv_down(x.x, d.conv), groups); },
-            [&](const UpConv& u) { return conv_up(x.x, u, groups); },
-            [&](const Resnet& r) { return r(std::move(x)); }, [&](const PixelAttention& a) { return a(x); },
-            [&](const OutConv& o) { return complete(conv(normed(x, o.norm), o.conv), groups); }},
-      step);
+  return std::visit(Cases{[&](const Conv& c) { return complete(conv(x.x, c), groups); },
+                          [&](const DownConv& d) { return complete(conv_down(x.x, d.conv), groups); },
+                          [&](const UpConv& u) { return conv_up(x.x, u, groups); },
+                          [&](const Resnet& r) { return r(std::move(x)); },
+                          [&](const PixelAttention& a) { return a(std::move(x)); },
+                          [&](const OutConv& o) {
+                            return complete(conv(normed(x, o.norm, true, /*in_place=*/true), o.conv), groups);
+                          }},
+                    step);
 }
 
 // ---- sizes ----
@@ -48,20 +50,20 @@ struct MapSize {
 
 MapSize after(const VaeStep& step, const MapSize& in) {
   return std::visit(Cases{[&](const Conv& c) {
-                            return MapSize{c.weight.size(0), in.height, in.width};
+                            return MapSize{c.out_channels(), in.height, in.width};
                           },
                           [&](const DownConv& d) {
-                            return MapSize{d.conv.weight.size(0), in.height / 2, in.width / 2};
+                            return MapSize{d.conv.out_channels(), in.height / 2, in.width / 2};
                           },
                           [&](const UpConv& u) {
-                            return MapSize{u.weight.size(0) / 4, 2 * in.height, 2 * in.width};
+                            return MapSize{u.out_channels(), 2 * in.height, 2 * in.width};
                           },
                           [&](const Resnet& r) {
                             return MapSize{r.out_channels(), in.height, in.width};
                           },
                           [&](const PixelAttention&) { return in; },
                           [&](const OutConv& o) {
-                            return MapSize{o.conv.weight.size(0), in.height, in.width};
+                            return MapSize{o.conv.out_channels(), in.height, in.width};
                           }},
                     step);
 }
@@ -108,7 +110,7 @@ at::Tensor dense(const at::Tensor& x) {
 
 Strip convolved(const at::Tensor& x, const Strip& at, const Conv& layer) {
   const at::Tensor made = complete(conv(x, layer), 0).x;
-  return layer.weight.size(2) == 1 ? Strip{made, at.top, at.height} : without_edges(made, at.top, at.height);
+  return layer.kernel() == 1 ? Strip{made, at.top, at.height} : without_edges(made, at.top, at.height);
 }
 
 // The norms of steps that were not kept whole, in their order, as far as they are known.
@@ -129,10 +131,10 @@ class StripRun {
 
  private:
   // Nothing where the norm is not known.
-  std::optional<at::Tensor> norm_of(const Strip& s) {
+  std::optional<at::Tensor> norm_of(const Strip& s, bool in_place = false) {
     waiting_ = next_ == known_.size();
     if (waiting_) return {};
-    return normed(s.x, known_[next_++]);
+    return normed(s.x, known_[next_++], true, in_place);
   }
 
   Strip take(const Conv& layer, const Strip& s) { return convolved(dense(s.x), s, layer); }
@@ -152,14 +154,17 @@ class StripRun {
   }
 
   Strip take(const Resnet& r, const Strip& s) {
-    const std::optional<at::Tensor> first = norm_of(s);
+    std::optional<at::Tensor> first = norm_of(s);
     if (!first) return s;
-    const Strip h = convolved(dense(*first), s, r.conv1);
-    const std::optional<at::Tensor> second = norm_of(h);
+    Strip h = convolved(dense(*first), s, r.conv1);
+    first.reset();
+    std::optional<at::Tensor> second = norm_of(h, /*in_place=*/true);
     if (!second) return h;
-    Strip made = convolved(dense(*second), h, r.conv2);
+    h.x.reset();
+    Strip made = convolved(dense(*second), {{}, h.top, h.height}, r.conv2);
+    second.reset();
     const Strip x = rows(s, made.top, made.end());
-    made.x = made.x.add(r.shortcut.weight.defined() ? convolved(dense(x.x), x, r.shortcut).x : x.x);
+    made.x.add_(r.shortcut.defined() ? convolved(dense(x.x), x, r.shortcut).x : x.x);
     return made;
   }
 
@@ -183,7 +188,7 @@ struct Range {
 Range seen_by(const VaeStep& step, const Range& r, std::int64_t height) {
   const auto around = [&](std::int64_t more) { return Range{r.begin - more, r.end + more}; };
   const Range wide =
-      std::visit(Cases{[&](const Conv& c) { return around(c.weight.size(2) / 2); },
+      std::visit(Cases{[&](const Conv& c) { return around(c.kernel() / 2); },
                        [&](const DownConv&) {
                          return Range{2 * r.begin, 2 * r.end + 1};
                        },
@@ -268,32 +273,25 @@ class Deferred {
   // A norm that comes before the latest step's end takes a map of that step's input or of its middle, whose
   // rows are as many as those of its result.
   void learn(const GroupNorm& norm) {
-    at::Tensor sums, squares;
-    std::int64_t channels = 0, height = 0;
+    // Of all rows so far, put together as Chan, Golub and LeVeque do it.
+    at::Tensor means, squares;
+    std::int64_t height = 0;
+    double seen = 0;
     for_each_strip([&](const Strip& s) {
-      channels = s.x.size(1), height = s.height;
-      const at::Tensor values = s.x.to(s.x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-      const at::Tensor sum = values.sum({2, 3}, false, at::kDouble),
-                       square = values.mul(values).sum({2, 3}, false, at::kDouble);
-      sums = sums.defined() ? sums.add(sum) : sum;
-      squares = squares.defined() ? squares.add(square) : square;
+      height = s.height;
+      const ops::ChannelMoments part = moments_of(s.x);
+      const auto count = static_cast<double>(s.x.size(2)), all = seen + count;
+      if (seen == 0) {
+        means = part.means, squares = part.squares;
+      } else {
+        const at::Tensor off = part.means.sub(means);
+        means = means.add(off, count / all);
+        squares = squares.add(part.squares)
+                      .add(off.mul(off), seen * count / all * static_cast<double>(s.x.size(3)));
+      }
+      seen = all;
     });
-    const std::int64_t each = channels / norm.groups;
-    const auto count = static_cast<double>(each * height * sizes_.back().width);
-    const auto grouped = [&](const at::Tensor& t) {
-      return t.view({-1, norm.groups, each}).sum(2, true).div(count);
-    };
-    const at::Tensor mean = grouped(sums), variance = grouped(squares).sub(mean.mul(mean)).clamp_min(0);
-    const at::Tensor rstd = variance.add(norm.epsilon).rsqrt();
-    const auto per_channel = [&](const at::Tensor& t) {
-      return t.expand({-1, -1, each}).reshape({-1, channels});
-    };
-    const at::Tensor scale = per_channel(rstd).mul(norm.weight.to(at::kDouble));
-    const at::Tensor shift = norm.bias.to(at::kDouble).sub(per_channel(mean).mul(scale));
-    const auto shaped = [&](const at::Tensor& t) {
-      return t.to(whole_.scalar_type()).view({-1, channels, 1, 1});
-    };
-    known_.push_back({shaped(scale), shaped(shift)});
+    known_.push_back(factors_of({means, squares}, height * sizes_.back().width, norm, whole_.scalar_type()));
   }
 
   at::Tensor whole_;

@@ -9,11 +9,14 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/group_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+
+#include "pom/ops/cpu_info.h"
 
 namespace pom::codecs {
 namespace {
@@ -26,7 +29,56 @@ bool bias_waits(const at::Tensor& x, const Conv& layer) {
          gpu::takes_group_norm(x, 1);
 }
 
+bool of_16_bits(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+// Weights for ATen's products: in fp32 where a CPU has no products of their dtype, which would be slower.
+at::Tensor for_products(const at::Tensor& weight) {
+  const bool slow = weight.is_cpu() && of_16_bits(weight.scalar_type()) &&
+                    !(weight.scalar_type() == at::kBFloat16 && ops::multiplies_bf16());
+  return slow ? weight.to(at::kFloat) : weight;
+}
+
+// Tiles of AMX beat fewer products in fp32.
+bool packs(const at::Tensor& weight) {
+  return ops::takes_winograd(weight) && !(weight.scalar_type() == at::kBFloat16 && ops::uses_amx());
+}
+
+std::shared_ptr<const ops::WinogradWeights> packed_weights(const at::Tensor& weight, const at::Tensor& bias,
+                                                           bool upsampled) {
+  return std::make_shared<const ops::WinogradWeights>(ops::pack_winograd(weight, bias, upsampled));
+}
+
+at::Tensor dense_last(const at::Tensor& x) {
+  return x.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+// A convolution in a wider dtype than x's. Where it keeps the size, some rows at a time, so that the wide
+// values stay few: a band sees the rows beyond it that are of the picture.
+at::Tensor widely_convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride,
+                            std::int64_t padding) {
+  const auto made = [&](const at::Tensor& part) {
+    return at::conv2d(part.to(layer.weight.scalar_type()), layer.weight, layer.bias, {stride, stride},
+                      {padding, padding});
+  };
+  if (stride != 1) return made(x).to(x.scalar_type());
+  constexpr std::int64_t at_once = std::int64_t{1} << 22;  // values
+  const std::int64_t height = x.size(2), row = x.size(0) * x.size(1) * x.size(3);
+  const std::int64_t rows = std::clamp<std::int64_t>(at_once / row, 1, height);
+  at::Tensor out = at::empty({x.size(0), layer.out_channels(), height, x.size(3)}, x.options(),
+                             at::MemoryFormat::ChannelsLast);
+  for (std::int64_t first = 0; first < height; first += rows) {
+    const std::int64_t count = std::min(rows, height - first),
+                       top = std::max<std::int64_t>(0, first - padding);
+    const std::int64_t end = std::min(height, first + count + padding);
+    out.narrow(2, first, count).copy_(made(x.narrow(2, top, end - top)).narrow(2, first - top, count));
+  }
+  return out;
+}
+
 Biased convolved(const at::Tensor& x, const Conv& layer, std::int64_t stride, std::int64_t padding) {
+  if (layer.weight.scalar_type() != x.scalar_type()) return {widely_convolved(x, layer, stride, padding), {}};
   if (bias_waits(x, layer))
     return {at::conv2d(x, layer.weight, {}, {stride, stride}, {padding, padding}), layer.bias};
   const at::Tensor bias = layer.bias.to(x.scalar_type());
@@ -37,7 +89,9 @@ at::Tensor with_bias(const Biased& x) {
   return x.bias.defined() ? x.x.add(x.bias.to(x.x.scalar_type()).view({1, -1, 1, 1})) : x.x;
 }
 
-at::Tensor composed_norm(const at::Tensor& x, const GroupNorm& n, bool silu) {
+at::Tensor norm_on_cpu(const at::Tensor& x, const GroupNorm& n, bool silu, bool in_place) {
+  if (ops::takes_group_norm(x))
+    return ops::group_norm(x, n.weight, n.bias, {n.groups, n.epsilon, silu}, in_place);
   at::Tensor y =
       at::group_norm(x, n.groups, n.weight.to(x.scalar_type()), n.bias.to(x.scalar_type()), n.epsilon);
   return silu ? at::silu_(y) : y;
@@ -57,7 +111,15 @@ at::Tensor small(const at::Tensor& t) {
 }  // namespace
 
 Conv Conv::read(const TensorSource& source, const std::string& name) {
-  return {source(name + ".weight"), small(source(name + ".bias"))};
+  return {source(name + ".weight"), small(source(name + ".bias")), {}};
+}
+
+Conv Conv::read_prepared(const TensorSource& source, const std::string& name, bool stride_1) {
+  Conv layer = read(source, name);
+  if (stride_1 && packs(layer.weight)) return {{}, {}, packed_weights(layer.weight, layer.bias, false)};
+  layer.weight = for_products(layer.weight);
+  if (layer.weight.is_cpu()) layer.bias = layer.bias.to(layer.weight.scalar_type());
+  return layer;
 }
 
 GroupNorm GroupNorm::read(const TensorSource& source, const std::string& name, std::int64_t groups,
@@ -66,7 +128,13 @@ GroupNorm GroupNorm::read(const TensorSource& source, const std::string& name, s
 }
 
 Biased conv(const at::Tensor& x, const Conv& layer) {
-  return convolved(x, layer, 1, layer.weight.size(2) / 2);
+  if (layer.packed) return {ops::winograd(dense_last(x), *layer.packed), {}};
+  return convolved(x, layer, 1, layer.kernel() / 2);
+}
+
+Activation conv_add(const at::Tensor& x, const Conv& layer, std::int64_t groups, const Biased& other) {
+  if (!layer.packed) return complete(conv(x, layer), groups, other);
+  return {ops::winograd(dense_last(x), *layer.packed, dense_last(with_bias(other)), /*in_place=*/true), {}};
 }
 
 Biased conv_down(const at::Tensor& x, const Conv& layer) {
@@ -83,23 +151,58 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other) {
   return {other.x.defined() ? sum.add_(with_bias(other)) : sum, {}};
 }
 
-at::Tensor normed(const at::Tensor& x, const NormFactors& factors) {
-  at::Tensor y = x.mul(factors.scale).add_(factors.shift);
-  return at::silu_(y);
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors, bool silu, bool in_place) {
+  if (ops::takes_group_norm(x)) return ops::scaled(x, factors.scale, factors.shift, silu, in_place);
+  at::Tensor y = x.mul(factors.scale.to(x.scalar_type())).add_(factors.shift.to(x.scalar_type()));
+  return silu ? at::silu_(y) : y;
+}
+
+ops::ChannelMoments moments_of(const at::Tensor& x) {
+  if (ops::takes_group_norm(x)) return ops::channel_moments(x);
+  const at::Tensor values = x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::Tensor means = values.mean({2, 3}, true, at::kDouble);
+  const at::Tensor off = values.sub(means.to(values.scalar_type()));
+  // The mean was rounded: what is left of it comes off again.
+  const at::Tensor rest = off.mean({2, 3}, false, at::kDouble);
+  const at::Tensor squares = off.mul(off).sum({2, 3}, false, at::kDouble);
+  const auto count = static_cast<double>(x.size(2) * x.size(3));
+  return {means.flatten(1), squares.sub(rest.mul(rest).mul(count))};
+}
+
+NormFactors factors_of(const ops::ChannelMoments& moments, std::int64_t pixels, const GroupNorm& norm,
+                       at::ScalarType dtype) {
+  const std::int64_t channels = moments.means.size(1), each = channels / norm.groups;
+  const at::Tensor means = moments.means.view({-1, norm.groups, each}), mean = means.mean(2, true);
+  const at::Tensor off = means.sub(mean);
+  const at::Tensor variance = moments.squares.view({-1, norm.groups, each})
+                                  .mean(2, true)
+                                  .div(static_cast<double>(pixels))
+                                  .add(off.mul(off).mean(2, true));
+  const auto per_channel = [&](const at::Tensor& t) {
+    return t.expand({-1, -1, each}).reshape({-1, channels});
+  };
+  const at::Tensor rstd = variance.add(norm.epsilon).rsqrt();
+  const at::Tensor scale = per_channel(rstd).mul(norm.weight.to(at::kDouble));
+  const at::Tensor shift = norm.bias.to(at::kDouble).sub(per_channel(mean).mul(scale));
+  const auto shaped = [&](const at::Tensor& t) {
+    return t.to(dtype == at::kDouble ? at::kDouble : at::kFloat).view({-1, channels, 1, 1});
+  };
+  return {shaped(scale), shaped(shift)};
 }
 
 at::Tensor normed(const Activation& x, const GroupNorm& n, bool silu, bool in_place) {
   return gpu::takes_group_norm(x.x, n.groups) ? norm_of(x, {}, n, silu, in_place)
-                                              : composed_norm(x.x, n, silu);
+                                              : norm_on_cpu(x.x, n, silu, in_place);
 }
 
 at::Tensor normed(const Biased& x, const GroupNorm& n, bool silu) {
   return gpu::takes_group_norm(x.x, n.groups) ? norm_of({x.x, {}}, x.bias, n, silu, true)
-                                              : composed_norm(with_bias(x), n, silu);
+                                              : norm_on_cpu(with_bias(x), n, silu, true);
 }
 
 UpConv UpConv::read(const TensorSource& source, const std::string& name) {
-  return fold_upsampling(source(name + ".weight"), source(name + ".bias"));
+  const at::Tensor weight = source(name + ".weight"), bias = source(name + ".bias");
+  return packs(weight) ? UpConv{{}, {}, packed_weights(weight, bias, true)} : fold_upsampling(weight, bias);
 }
 
 UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
@@ -113,7 +216,7 @@ UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias) {
   std::vector<at::Tensor> parities;
   for (const int row : {0, 1})
     for (const int column : {0, 1}) parities.push_back(folded(folded(w, 2, row), 3, column));
-  return {at::cat(parities).to(weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast), small(bias)};
+  return {dense_last(at::cat(parities).to(weight.scalar_type())), small(bias), {}};
 }
 
 namespace {
@@ -150,7 +253,8 @@ Activation conv_up_on_gpu(const at::Tensor& x, const UpConv& layer, std::int64_t
 }  // namespace
 
 Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups) {
-  const std::int64_t height = x.size(2), width = x.size(3), channels = layer.weight.size(0) / 4;
+  if (layer.packed) return {ops::winograd(dense_last(x), *layer.packed), {}};
+  const std::int64_t height = x.size(2), width = x.size(3), channels = layer.out_channels();
   if (channels % 8 == 0 && gpu::takes_group_norm(x, 1) && layer.bias.scalar_type() == at::kFloat)
     return conv_up_on_gpu(x, layer, groups);
   // With padding 1 all around row i holds the window (i - 1, i): an even pixel's at i, an odd one's at i + 1.
@@ -174,18 +278,17 @@ Resnet Resnet::read(const TensorSource& source, const std::string& name, std::in
                     std::int64_t groups) {
   Resnet r{.norm1 = GroupNorm::read(source, name + ".norm1", groups),
            .norm2 = GroupNorm::read(source, name + ".norm2", groups),
-           .conv1 = Conv::read(source, name + ".conv1"),
-           .conv2 = Conv::read(source, name + ".conv2"),
+           .conv1 = Conv::read_prepared(source, name + ".conv1"),
+           .conv2 = Conv::read_prepared(source, name + ".conv2"),
            .shortcut = {}};
-  if (in != out) r.shortcut = Conv::read(source, name + ".conv_shortcut");
+  if (in != out) r.shortcut = Conv::read_prepared(source, name + ".conv_shortcut");
   return r;
 }
 
 Activation Resnet::operator()(Activation x) const {
   Biased around{x.x, {}};
   at::Tensor first;
-  if (shortcut.weight
-          .defined()) {  // the widest map of its level: it is not needed any more after the shortcut
+  if (shortcut.defined()) {  // the widest map of its level: it is not needed any more after the shortcut
     around = conv(x.x, shortcut);
     first = normed(x, norm1, true, /*in_place=*/true);
     x = {};
@@ -196,14 +299,14 @@ Activation Resnet::operator()(Activation x) const {
   first.reset();
   at::Tensor second = normed(h, norm2);
   h.x.reset();
-  const Biased made = conv(second, conv2);
-  second.reset();
-  return complete(made, norm1.groups, around);
+  return conv_add(second, conv2, norm1.groups, around);
 }
 
 PixelAttention PixelAttention::read(const TensorSource& source, const std::string& name,
                                     std::int64_t groups) {
-  const auto part = [&](const char* which, const char* kind) { return source(name + which + kind); };
+  const auto part = [&](const char* which, const char* kind) {
+    return for_products(source(name + which + kind));
+  };
   return {.norm = GroupNorm::read(source, name + ".group_norm", groups),
           .qkv = at::cat({part(".to_q", ".weight"), part(".to_k", ".weight"), part(".to_v", ".weight")}),
           .qkv_bias = at::cat({part(".to_q", ".bias"), part(".to_k", ".bias"), part(".to_v", ".bias")}),
@@ -211,7 +314,46 @@ PixelAttention PixelAttention::read(const TensorSource& source, const std::strin
           .out_bias = part(".to_out.0", ".bias")};
 }
 
-Activation PixelAttention::operator()(const Activation& activation) const {
+Activation PixelAttention::operator()(Activation x) const {
+  if (!ops::takes_group_norm(x.x)) return {at_once(x), {}};
+  for (std::int64_t item = 0; item < x.x.size(0); ++item) by_rows(x.x.narrow(0, item, 1));
+  return {x.x, {}};
+}
+
+// One picture on a CPU, in its own memory: beside it lie keys and values, and of all else some rows at a
+// time.
+void PixelAttention::by_rows(at::Tensor x) const {
+  constexpr std::int64_t tokens_at_once = 4096;
+  const std::int64_t channels = x.size(1), height = x.size(2), width = x.size(3);
+  const NormFactors factors = factors_of(moments_of(x), height * width, norm, x.scalar_type());
+  const std::int64_t rows = std::clamp<std::int64_t>(tokens_at_once / width, 1, height);
+  const auto each = [&](const auto& use) {
+    for (std::int64_t first = 0; first < height; first += rows) {
+      const at::Tensor part = x.narrow(2, first, std::min(rows, height - first));
+      use(part, normed(part, factors, false).permute({0, 2, 3, 1}).flatten(1, 2).to(qkv.scalar_type()),
+          first * width);
+    }
+  };
+  const auto projected = [&](const at::Tensor& tokens, std::int64_t first, std::int64_t parts) {
+    return at::linear(tokens, qkv.narrow(0, first * channels, parts * channels),
+                      qkv_bias.narrow(0, first * channels, parts * channels));
+  };
+  at::Tensor keys = at::empty({1, 1, height * width, channels}, qkv.options()), values = at::empty_like(keys);
+  each([&](const at::Tensor&, const at::Tensor& tokens, std::int64_t first) {
+    const at::Tensor made = projected(tokens, 1, 2).unsqueeze(1);
+    keys.narrow(2, first, made.size(2)).copy_(made.narrow(3, 0, channels));
+    values.narrow(2, first, made.size(2)).copy_(made.narrow(3, channels, channels));
+  });
+  each([&](at::Tensor part, const at::Tensor& tokens, std::int64_t) {
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(projected(tokens, 0, 1).unsqueeze(1), keys, values, {}, 0, false,
+                                         1 / std::sqrt(static_cast<double>(channels)));
+    const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
+    part.add_(y.view({1, part.size(2), width, channels}).permute({0, 3, 1, 2}));
+  });
+}
+
+at::Tensor PixelAttention::at_once(const Activation& activation) const {
   const at::Tensor& x = activation.x;
   const std::int64_t channels = x.size(1), tokens = x.size(2) * x.size(3);
   // Channels-last pixels are rows of tokens as they lie.
@@ -230,7 +372,7 @@ Activation PixelAttention::operator()(const Activation& activation) const {
                                                      1 / std::sqrt(static_cast<double>(channels))));
   const at::Tensor mixed = parts.size() == 1 ? parts.front() : at::cat(parts, 2);
   const at::Tensor y = at::linear(mixed.squeeze(1), out, out_bias);
-  return {y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x), {}};
+  return y.view({x.size(0), x.size(2), x.size(3), channels}).permute({0, 3, 1, 2}).add(x);
 }
 
 }  // namespace pom::codecs

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "pom/ops/cuda/group_norm.h"
+#include "pom/ops/group_norm.h"
+#include "pom/ops/winograd.h"
 
 namespace pom::codecs {
 
@@ -16,8 +19,17 @@ namespace pom::codecs {
 using TensorSource = std::function<at::Tensor(const std::string&)>;
 
 struct Conv {
-  at::Tensor weight, bias;  // (out, in, k, k), (out)
+  at::Tensor weight, bias;                             // (out, in, k, k), (out)
+  std::shared_ptr<const ops::WinogradWeights> packed;  // in their place: a 3x3 convolution on a CPU
+
+  std::int64_t out_channels() const { return packed ? packed->out : weight.size(0); }
+  std::int64_t kernel() const { return packed ? 3 : weight.size(2); }
+  bool defined() const { return packed || weight.defined(); }
+
   static Conv read(const TensorSource& source, const std::string& name);
+  // As this processor multiplies fastest: 3x3 with stride 1 packed, and weights of 16 bits as fp32 where
+  // there are no products of 16 bits.
+  static Conv read_prepared(const TensorSource& source, const std::string& name, bool stride_1 = true);
 };
 
 struct GroupNorm {
@@ -40,6 +52,8 @@ using Activation = ops::cuda::Summed;
 
 // 3x3 (or k x k) with zero padding k / 2.
 Biased conv(const at::Tensor& x, const Conv& layer);
+// The same, + other; writes into other's memory or gives new. A norm of so many groups comes next (0: none).
+Activation conv_add(const at::Tensor& x, const Conv& layer, std::int64_t groups, const Biased& other);
 // 3x3, stride 2, one zero column on the right and one zero row below: a side of n becomes n / 2.
 Biased conv_down(const at::Tensor& x, const Conv& layer);
 
@@ -51,7 +65,14 @@ Activation complete(const Biased& x, std::int64_t groups, const Biased& other = 
 struct NormFactors {
   at::Tensor scale, shift;
 };
-at::Tensor normed(const at::Tensor& x, const NormFactors& factors);
+at::Tensor normed(const at::Tensor& x, const NormFactors& factors, bool silu = true, bool in_place = false);
+
+// Mean of each channel and the sum of the squared distances from it, (B, C) in fp64; and what a norm is with
+// those of a whole picture of so many pixels, in fp32, or fp64 where x is.
+ops::ChannelMoments moments_of(const at::Tensor& x);
+
+NormFactors factors_of(const ops::ChannelMoments& moments, std::int64_t pixels, const GroupNorm& norm,
+                       at::ScalarType dtype);
 
 // GroupNorm with biased variance, then SiLU where asked for.
 // In place it may overwrite x; what a convolution made is overwritten in any case.
@@ -61,8 +82,11 @@ at::Tensor normed(const Biased& x, const GroupNorm& norm, bool silu = true);
 // Nearest x 2 and then a 3x3 convolution: of the four pixels that an input pixel becomes, each sees 2x2 of
 // the small map, by the sums of the kernel's rows and columns that fall on one of its pixels. One convolution
 // of the small map with four times the channels, 4/9 of the multiply-adds, and the large map is never made.
+// On a CPU, packed, a quarter of them (pom/ops/winograd.h).
 struct UpConv {
   at::Tensor weight, bias;  // (4 out, in, 2, 2): parities (0, 0), (0, 1), (1, 0), (1, 1) of (row, column)
+  std::shared_ptr<const ops::WinogradWeights> packed;  // in their place
+  std::int64_t out_channels() const { return packed ? packed->out : weight.size(0) / 4; }
   static UpConv read(const TensorSource& source, const std::string& name);
 };
 UpConv fold_upsampling(const at::Tensor& weight, const at::Tensor& bias);  // (out, in, 3, 3)
@@ -71,18 +95,22 @@ Activation conv_up(const at::Tensor& x, const UpConv& layer, std::int64_t groups
 struct Resnet {
   GroupNorm norm1, norm2;
   Conv conv1, conv2, shortcut;  // the last one where channels change
-  std::int64_t out_channels() const { return conv1.weight.size(0); }
+  std::int64_t out_channels() const { return conv1.out_channels(); }
   static Resnet read(const TensorSource& source, const std::string& name, std::int64_t in, std::int64_t out,
                      std::int64_t groups);
-  Activation operator()(Activation x) const;  // where channels change, x is overwritten
+  Activation operator()(Activation x) const;  // x is overwritten
 };
 
 // One head as wide as the channels, over all pixels.
 struct PixelAttention {
   GroupNorm norm;
-  at::Tensor qkv, qkv_bias, out, out_bias;  // (3 C, C), (3 C), (C, C), (C)
+  at::Tensor qkv, qkv_bias, out, out_bias;  // (3 C, C), (3 C), (C, C), (C); in the dtype of products
   static PixelAttention read(const TensorSource& source, const std::string& name, std::int64_t groups);
-  Activation operator()(const Activation& x) const;
+  Activation operator()(Activation x) const;  // on a CPU x is overwritten
+
+ private:
+  at::Tensor at_once(const Activation& x) const;
+  void by_rows(at::Tensor x) const;
 };
 
 }  // namespace pom::codecs

@@ -41,7 +41,6 @@ BatchRun::BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std
       observer_(observer),
       inputs_{rows_of_batch(inputs.noise, first, count), rows_of_batch(inputs.init, first, count)},
       sampler_(engine.denoiser(job.first()), engine.sampling(job, items())) {
-  engine_.codec->set_options({.device = engine_.device, .dtype = codec_dtype(job.first())});
   if (engine_.config.network.video()) decoder_ = engine_.codec->clip_decoder();
   for (const Request& item : items()) prompts_.push_back(item.subject());
 }
@@ -197,6 +196,7 @@ std::vector<Frames> BatchRun::frames_of(const at::Tensor& decoded, std::int64_t 
 }
 
 void BatchRun::give(const at::Tensor& latents, std::int64_t block) {
+  engine_.make_room(job_.first(), count_);
   const at::Tensor decoded = decoder_ ? decoder_->next(latents) : engine_.codec->decode(latents);
   for (const std::string& remark : engine_.codec->take_remarks())
     if (observer_.on_remark) observer_.on_remark(remark);

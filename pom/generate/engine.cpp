@@ -1,7 +1,9 @@
 #include "pom/generate/engine.h"
 
+#include <algorithm>
 #include <cstdlib>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/cat.h>
 
 #include "pom/base/build_info.h"
@@ -16,6 +18,7 @@
 #include "pom/generate/text_folder.h"
 #include "pom/io/sha256.h"
 #include "pom/ops/block/inference.h"
+#include "pom/ops/cuda/device.h"
 
 namespace pom::generate {
 namespace {
@@ -105,7 +108,29 @@ Work Engine::Impl::work(const Job& job) const {
 }
 
 Plan Engine::Impl::plan(const Job& job, const Limits& limits) const {
-  return make_plan(config, *codec, job.first(), work(job), limits, stored_bytes(job.first()));
+  codecs::CodecOptions options{.device = device, .dtype = codec_dtype(job.first())};
+  codec->set_options(options);
+  const Plan plan = make_plan(config, *codec, job.first(), work(job), limits, stored_bytes(job.first()));
+  options.memory = plan.decode_memory;
+  codec->set_options(options);
+  return plan;
+}
+
+void Engine::Impl::make_room(const Request& request, std::int64_t items) const {
+  if (!device.is_cuda() || config.network.video()) return;
+  codecs::CodecOptions options{.device = device, .dtype = codec_dtype(request)};
+  codec->set_options(options);
+  const std::int64_t each = codec->decode_bytes(*request.height, *request.width);
+  const std::int64_t wanted = std::max(each, std::min(codecs::Codec::enough_at_once, items * each));
+  constexpr double share = 0.9;  // of what is free: it lies in pieces
+  const auto room = [&] {
+    return static_cast<std::int64_t>(share * static_cast<double>(ops::cuda::free_bytes(device)));
+  };
+  if (room() == 0 || wanted <= room()) return;
+  at::accelerator::emptyCache();  // what torch keeps of the network's work
+  if (wanted <= room()) return;
+  options.memory = std::max<std::int64_t>(1, room());
+  codec->set_options(options);
 }
 
 BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> items) const {

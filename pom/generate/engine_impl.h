@@ -46,7 +46,11 @@ struct Engine::Impl {
   std::int64_t stored_bytes(const Request& request) const;
   models::Denoiser& denoiser(const Request& request);
   Work work(const Job& job) const;
+  // Sets the codec's options for the job, with the memory that is left for decoding.
   Plan plan(const Job& job, const Limits& limits) const;
+  // On a GPU, whose memory is looked at when so many pictures are about to be decoded: in strips where the
+  // whole does not fit.
+  void make_room(const Request& request, std::int64_t items) const;
   // Of some items of a job.
   BatchSampling sampling(const Job& job, std::span<const Request> items) const;
   // Pixels (1, C, H, W) or (1, C, T, H, W) of the file that a job begins with; undefined where there is none.
@@ -55,10 +59,11 @@ struct Engine::Impl {
   Inputs prepared(const Job& job, const Inputs& inputs) const;
 
   struct Speed {
-    double setup = 0;    // seconds of a batch before its first evaluation
-    double first = 0;    // what the very first evaluation takes beyond the others
-    double per_mac = 0;  // with what the sampler does between evaluations
-    double decode = 0;   // of one block of one item
+    double setup = 0;      // seconds of a batch before its first evaluation
+    double first = 0;      // what the very first evaluation takes beyond the others
+    double per_mac = 0;    // with what the sampler does between evaluations
+    double decode = 0;     // of one block of one item
+    bool decoded = false;  // whether there was time for that
   };
   Speed measure(const Job& probe);  // samples for a moment
 };

@@ -96,6 +96,7 @@ Engine::Impl::Speed Engine::Impl::measure(const Job& probe) {
   try {
     BatchRun(*this, probe, 0, std::ssize(probe.items), observer, {}).run(hooks);
     speed.decode = seconds_since(last) / blocks;
+    speed.decoded = true;
   } catch (const Enough&) {
   }
   const Tally& usual = later.rows > 0 ? later : first;
@@ -134,10 +135,14 @@ Forecast Engine::forecast(const Job& job, const Limits& limits) {
               speed.per_mac * f.macs + speed.decode * static_cast<double>(plan.items * blocks);
   f.peak_bytes = 0;
   if (work.on_gpu) return f;
-  // What the process has now holds the buffers of the probe, which grow to those of a batch.
+  // What the process has now holds the buffers of the probe, which grow to those of a batch, but nothing of
+  // what decoding took for a moment; nor the codec's weights where nothing was decoded. The codec's options
+  // are those of the plan: strips, where it decodes in strips.
+  RunMemory has = run_memory(config, codec, probe.first(), impl_->work(probe), 0);
+  has.decode = 0;
+  if (!speed.decoded) has.fixed -= codec.weight_bytes();
   const std::int64_t more =
-      run_memory(config, codec, r, work, 0).of(plan.batch) -
-      run_memory(config, codec, probe.first(), impl_->work(probe), 0).of(std::ssize(probe.items));
+      run_memory(config, codec, r, work, 0).of(plan.batch) - has.of(std::ssize(probe.items));
   f.peak_bytes = std::max(peak_bytes(), resident_bytes() + more);
   f.fits = f.peak_bytes <= f.free_bytes;
   if (!f.fits) f.advice = advice(config, codec, r, work, plan, impl_->stored_bytes(r));

@@ -42,7 +42,7 @@ void cut(Plan& plan, std::int64_t most) {
 }
 
 // So many at a time as are wanted and fit.
-Plan planned(const RunMemory& memory, std::int64_t items, std::int64_t most, const Limits& limits) {
+Plan planned(RunMemory memory, std::int64_t items, std::int64_t most, const Limits& limits) {
   check(limits.memory_bytes >= 0, "sample: memory: expected a number of bytes, got ", limits.memory_bytes);
   const std::int64_t have = resident_bytes();
   Plan plan;
@@ -50,6 +50,7 @@ Plan planned(const RunMemory& memory, std::int64_t items, std::int64_t most, con
   const std::int64_t available = available_bytes();  // 0 where the system does not say
   const std::int64_t machine = available > 0 ? have + available : std::numeric_limits<std::int64_t>::max();
   plan.free_bytes = limits.memory_bytes > 0 ? limits.memory_bytes : machine;
+  plan.decode_memory = memory.decode_within(plan.free_bytes - have);
   const std::int64_t room = plan.free_bytes - have - memory.of(0);
   cut(plan, std::min(most, room / memory.per_item));
   plan.peak_bytes = have + memory.of(plan.batch);
@@ -105,6 +106,12 @@ std::int64_t rows_of(const Request& request) {
   return *request.cfg_scale == 1 ? 1 : 2;
 }
 
+std::int64_t RunMemory::decode_within(std::int64_t bytes) {
+  const std::int64_t room = bytes - (of(1) - decode);
+  if (decode <= room || least_decode >= decode) return 0;
+  return decode = std::max(room, least_decode);
+}
+
 RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,
                      const Work& work, std::int64_t stored) {
   const std::int64_t height = *r.height / codec.factor(), width = *r.width / codec.factor();
@@ -115,8 +122,7 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
       models::sampling_memory(config.network, height, width, dtype_of(r), guided, *r.steps);
   RunMemory memory;
   // A block is decoded at a time, in fp32 and then in 8 bits, on top of what the sampler holds.
-  memory.per_item =
-      frames * (codec.decode_bytes(*r.height, *r.width) + frame * (1 + std::int64_t{sizeof(float)}));
+  memory.per_item = frames * frame * (1 + std::int64_t{sizeof(float)});
   // What a file of a whole clip holds waits for its end in memory.
   if (work.clip && !work.stream)
     memory.per_item += static_cast<std::int64_t>(
@@ -129,6 +135,8 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
                                            most_bytes));
   if (work.on_gpu) return memory;
   memory.fixed += m.fixed + codec.weight_bytes();
+  memory.decode = codec.decode_bytes(*r.height, *r.width, frames);
+  memory.least_decode = codec.least_decode_bytes(*r.height, *r.width, frames);
   if (!clips)
     memory.per_item += m.per_picture;
   else if (work.stream)
@@ -153,7 +161,9 @@ std::string advice(const ModelConfig& config, const codecs::Codec& codec, const 
                    const Work& work, const Plan& plan, std::int64_t stored) {
   const std::int64_t have = resident_bytes();
   const auto fits = [&](const Request& r, const Work& w) {
-    return have + run_memory(config, codec, r, w, stored).of(1) <= plan.free_bytes;
+    RunMemory memory = run_memory(config, codec, r, w, stored);
+    memory.decode_within(plan.free_bytes - have);
+    return have + memory.of(1) <= plan.free_bytes;
   };
   Work other = work;
   other.stream = true;

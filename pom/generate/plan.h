@@ -29,11 +29,16 @@ struct Work {
 
 // Bytes of a run beyond what the process has anyway.
 struct RunMemory {
-  std::int64_t weights = 0;   // while they are read and made ready, and then
-  std::int64_t fixed = 0;     // once
-  std::int64_t per_item = 0;  // of a batch
+  std::int64_t weights = 0;       // while they are read and made ready, and then
+  std::int64_t fixed = 0;         // once
+  std::int64_t per_item = 0;      // of a batch
+  std::int64_t decode = 0;        // while an item is decoded, one after another
+  std::int64_t least_decode = 0;  // where it is done in strips
 
-  std::int64_t of(std::int64_t batch) const { return weights + fixed + batch * per_item; }
+  std::int64_t of(std::int64_t batch) const { return weights + fixed + decode + batch * per_item; }
+  // Decoding takes what is left of so many bytes where the whole does not fit, but no less than it must.
+  // Gives CodecOptions.memory: 0 where it need not be bound.
+  std::int64_t decode_within(std::int64_t bytes);
 };
 // request is complete; `stored`: bytes of the weights' file, 0 where the network of this dtype is in memory
 // already.
@@ -43,6 +48,7 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
 struct Plan {
   std::int64_t items = 0, batch = 0, batches = 0;
   std::int64_t peak_bytes = 0, free_bytes = 0;  // as in Forecast, from counting alone
+  std::int64_t decode_memory = 0;               // CodecOptions.memory
   bool fits = true;
 
   // Batches of nearly one size: where batch i begins.

@@ -1,5 +1,6 @@
 #include "pom/ops/cpu_info.h"
 
+#include <cstdlib>
 #include <fstream>
 
 #include "pom/ops/cpu/kernels.h"
@@ -55,6 +56,18 @@ bool announces_amx() {
 #else
   return false;
 #endif
+}
+
+bool multiplies_bf16() {
+  return std::string(cpu::kernel_table(cpu::DType::bf16).isa) == "avx512bf16";
+}
+
+bool uses_amx() {
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const std::string most = limit == nullptr ? "" : limit;
+  const bool allowed =
+      most.empty() || most == "DEFAULT" || most == "ALL" || most.find("AMX") != std::string::npos;
+  return announces_amx() && allowed;
 }
 
 std::vector<std::string> cpu_kernel_sets() {

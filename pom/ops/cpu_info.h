@@ -22,4 +22,9 @@ std::vector<std::string> cpu_kernel_sets();
 
 bool announces_amx();
 
+// Whether this processor, and so oneDNN, has products of bf16: those in fp32 are slower here.
+bool multiplies_bf16();
+// Whether oneDNN uses AMX: the processor announces it, and ONEDNN_MAX_CPU_ISA does not forbid it.
+bool uses_amx();
+
 }  // namespace pom::ops

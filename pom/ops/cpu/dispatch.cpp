@@ -5,8 +5,10 @@
 #include "pom/base/error.h"
 #include "pom/ops/cpu/dense.h"
 #include "pom/ops/cpu/feed_forward.h"
+#include "pom/ops/cpu/group_norm.h"
 #include "pom/ops/cpu/kernels.h"
 #include "pom/ops/cpu/modulation.h"
+#include "pom/ops/cpu/winograd.h"
 
 namespace pom::ops::cpu {
 
@@ -14,6 +16,8 @@ const Kernels* kernels_base(DType dtype);
 const DenseKernels* dense_base(DType dtype);
 const FeedForwardKernels* feed_forward_base(DType dtype);
 const ModulationKernels* modulation_base(DType stream, DType branch);
+const WinogradKernels* winograd_base(DType dtype);
+const GroupNormKernels* group_norm_base(DType dtype);
 #if defined(POM_X86)
 const Kernels* kernels_avx2(DType dtype);
 const Kernels* kernels_avx512(DType dtype);
@@ -26,6 +30,10 @@ const FeedForwardKernels* feed_forward_avx512(DType dtype);
 const FeedForwardKernels* feed_forward_avx512bf16(DType dtype);
 const ModulationKernels* modulation_avx2(DType stream, DType branch);
 const ModulationKernels* modulation_avx512(DType stream, DType branch);
+const WinogradKernels* winograd_avx2(DType dtype);
+const WinogradKernels* winograd_avx512(DType dtype);
+const GroupNormKernels* group_norm_avx2(DType dtype);
+const GroupNormKernels* group_norm_avx512(DType dtype);
 #endif
 
 namespace {
@@ -101,6 +109,22 @@ const ModulationKernels& modulation_table(DType stream, DType branch) {
   if (level() >= avx2) return *modulation_avx2(stream, branch);
 #endif
   return *modulation_base(stream, branch);
+}
+
+const WinogradKernels& winograd_table(DType dtype) {
+#if defined(POM_X86)
+  if (level() >= avx512) return *winograd_avx512(dtype);
+  if (level() >= avx2) return *winograd_avx2(dtype);
+#endif
+  return *winograd_base(dtype);
+}
+
+const GroupNormKernels& group_norm_table(DType dtype) {
+#if defined(POM_X86)
+  if (level() >= avx512) return *group_norm_avx512(dtype);
+  if (level() >= avx2) return *group_norm_avx2(dtype);
+#endif
+  return *group_norm_base(dtype);
 }
 
 }  // namespace pom::ops::cpu
