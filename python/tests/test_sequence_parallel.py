@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import ranks
+from tools import built_tool
 
 pytestmark = pytest.mark.usefixtures("extension")
 
@@ -58,3 +59,27 @@ def test_refusals(layers):
     assert "expected none, keys (B, n) or a causal mask" in said["full"]
     assert "at least 1" in said["counts"]
     assert "no packing" in said["packed"]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def networks(request):
+    return ranks.run("split_network_program.py", request.param, str(built_tool("libsplit_network.so")))
+
+
+def test_networks_equal_one_rank(networks):
+    for name, found in networks["double"].items():
+        assert max(found["errors"]) < 1e-12, (name, found)
+    for name, found in networks["single"].items():
+        assert max(found["errors"]) < 2e-5, (name, found)
+
+
+def test_a_network_exchanges_sums_of_its_layers(networks):
+    numbers = networks["numbers"]
+    assert networks["double"]["pictures"]["numbers"] == numbers
+    # Checkpointing computes the forward pass twice.
+    assert networks["double"]["pictures, checkpointing"]["numbers"] == 1.5 * numbers
+
+
+def test_networks_refuse_what_cannot_be_split(networks):
+    assert "expected pom, whose ranks exchange sums" in networks["attention"]
+    assert "expected at most 3, one for each of the blocks of frames, got 4" in networks["too many"]
