@@ -34,6 +34,7 @@ DiPoMImpl::DiPoMImpl(const NetworkConfig& config, std::uint64_t seed) : config_(
 
 at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& y) {
   check_latents("DiPoM", x, config_);
+  const ops::SplitTokens split = split_tokens("DiPoM", x, config_, split_);
   check(t.dim() == 1 && t.size(0) == x.size(0), "DiPoM: t: expected shape (", x.size(0), "), got ",
         t.sizes());
   check(y.dim() == 1 && y.size(0) == x.size(0) && y.scalar_type() == at::kLong,
@@ -47,9 +48,9 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   for (std::size_t i = 0; i < layers->size(); ++i) {
     auto block = layers->ptr<nn::ModulatedBlockImpl>(i);
     if (checkpointing_)
-      stream.x = nn::checkpointed(std::move(block), stream.x, c);
+      stream.x = nn::checkpointed(std::move(block), stream.x, c, split);
     else
-      stream = block->forward(stream, c);
+      stream = block->forward(stream, c, split);
     if (!observer_) continue;
     stream = {.x = ops::taken(stream)};
     observe("layers." + std::to_string(i), stream.x);
@@ -66,7 +67,15 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
 // The convolution as one product, whose gradients are deterministic on every device.
 at::Tensor DiPoMImpl::embed(const at::Tensor& x) {
   const at::Tensor tokens = at::linear(patchify(x, config_.patch), in_conv->weight.flatten(1), in_conv->bias);
-  return tokens + positions(x.size(2) / config_.patch, x.size(3) / config_.patch);
+  const std::int64_t columns = x.size(3) / config_.patch;
+  if (!split_.split()) return tokens + positions(x.size(2) / config_.patch, columns);
+  const std::int64_t first = sequence_share(config_, split_).first / config_.patch;
+  return tokens + positions(split_.whole / config_.patch, columns).narrow(0, first * columns, tokens.size(1));
+}
+
+void DiPoMImpl::set_sequence(const SequenceSplit& split) {
+  if (split.split()) sequence_share(config_, split);
+  split_ = split;
 }
 
 // Of the weights' dtype: the stream stays in it where autocast computes the products in another.

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/nn/modulated_block.h"
 
@@ -28,6 +29,10 @@ class DiPoMImpl : public torch::nn::Module {
   // gradients, bit for bit, in less memory. Gradients of second order are refused.
   void set_checkpointing(bool on) { checkpointing_ = on; }
   bool checkpointing() const { return checkpointing_; }
+
+  // From now on x is this rank's rows of pictures, and so is what comes out (pom/models/sequence.h).
+  // Gradients of parameters are those of the rank's pixels: the sum over the ranks is the gradient.
+  void set_sequence(const SequenceSplit& split);
 
   // Called with what "in_conv", "layers.0", …, "out_proj" give, in this order; empty for none.
   using Observer = std::function<void(std::string_view layer, const at::Tensor& out)>;
@@ -51,6 +56,7 @@ class DiPoMImpl : public torch::nn::Module {
 
   NetworkConfig config_;
   bool checkpointing_ = false;
+  SequenceSplit split_;
   Observer observer_;
   at::Tensor positions_;  // of the last size
   std::int64_t rows_ = 0, columns_ = 0;

@@ -41,6 +41,8 @@ VDiPoMImpl::VDiPoMImpl(const NetworkConfig& config, std::uint64_t seed)
 at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& text,
                                const at::Tensor& mask, const at::Tensor& first_block) {
   check_inputs(x, t, text, mask, first_block);
+  const ops::SplitTokens split = split_tokens("V-DiPoM", x, config_, split_);
+  check(!split.split() || !materialised_, "V-DiPoM: materialised: expected off with split clips, got on");
   const at::Tensor time = time_emb->forward(nn::time_features(t, config_.dim).to(x.scalar_type()));  // (B, d)
   const nn::TextContext told = read(text, mask);
   const ops::Mask seen = temporal_mask(x, config_.window);
@@ -49,7 +51,7 @@ at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const a
   observe("in_conv", tokens);
   for (std::size_t i = 0; i < layers->size(); ++i) {
     const bool alone = config_.sees_own_alone(static_cast<std::int64_t>(i));
-    tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, alone ? own : seen);
+    tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, alone ? own : seen, split);
     if (observer_) observe("layers." + std::to_string(i), tokens);
   }
   const std::vector<at::Tensor> m = out_mod->forward(time).chunk(2, -1);
@@ -75,8 +77,16 @@ at::Tensor VDiPoMImpl::times(const at::Tensor& x, const at::Tensor& first_block)
   const at::TensorOptions numbers = x.options().dtype(at::kLong);
   const bool counted = first_block.defined() && !time_code_.relative();
   const at::Tensor first = counted ? first_block : at::zeros({x.size(0)}, numbers);
-  return nn::clip_time_code(first.unsqueeze(1) + at::arange(blocks, numbers), config_.dim,
-                            time_code_.of_clip(blocks), in_conv->weight.scalar_type(), position_form_);
+  const std::int64_t before =
+      split_.split() ? sequence_share(config_, split_).first / config_.patch_time : 0;  // in other ranks
+  const std::int64_t all = split_.split() ? split_.whole / config_.patch_time : blocks;
+  return nn::clip_time_code(first.unsqueeze(1) + at::arange(before, before + blocks, numbers), config_.dim,
+                            time_code_.of_clip(all), in_conv->weight.scalar_type(), position_form_);
+}
+
+void VDiPoMImpl::set_sequence(const SequenceSplit& split) {
+  if (split.split()) sequence_share(config_, split);
+  split_ = split;
 }
 
 // Of the weights' dtype: the stream stays in it where autocast computes the products in another.

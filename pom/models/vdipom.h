@@ -9,6 +9,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 
+#include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/nn/video_block.h"
 #include "pom/nn/video_position.h"
@@ -29,6 +30,11 @@ class VDiPoMImpl : public torch::nn::Module {
                      const at::Tensor& first_block = {});
 
   const NetworkConfig& config() const { return config_; }
+
+  // From now on x is this rank's frames of clips, and so is what comes out (pom/models/sequence.h); texts of
+  // blocks are those of its blocks, and first_block is still that of the clip. Gradients of parameters are
+  // those of the rank's pixels: the sum over the ranks is the gradient.
+  void set_sequence(const SequenceSplit& split);
 
   // Writes the temporal mask out, (B, N, N), and mixes through it: the referee of causal layers and streams.
   void set_materialised(bool on) { materialised_ = on; }
@@ -63,6 +69,7 @@ class VDiPoMImpl : public torch::nn::Module {
   nn::TimeCode time_code_;
   nn::PositionForm position_form_;
   bool materialised_ = false;
+  SequenceSplit split_;
   Observer observer_;
   at::Tensor places_;  // of the last size
   std::int64_t rows_ = 0, columns_ = 0;

@@ -46,13 +46,14 @@ class AutocastScope {
 };
 
 struct Run : torch::CustomClassHolder {
-  Run(std::shared_ptr<ModulatedBlockImpl> block, AutocastState autocast)
-      : block(std::move(block)), autocast(autocast) {}
+  Run(std::shared_ptr<ModulatedBlockImpl> block, ops::SplitTokens split, AutocastState autocast)
+      : block(std::move(block)), split(std::move(split)), autocast(autocast) {}
   at::Tensor operator()(const at::Tensor& x, const at::Tensor& c) const {
     const AutocastScope scope(autocast);
-    return block->forward(x, c);
+    return block->forward(x, c, split);
   }
   std::shared_ptr<ModulatedBlockImpl> block;
+  ops::SplitTokens split;
   AutocastState autocast;
 };
 
@@ -103,10 +104,11 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
 
 }  // namespace
 
-at::Tensor checkpointed(std::shared_ptr<ModulatedBlockImpl> block, const at::Tensor& x, const at::Tensor& c) {
-  if (!at::GradMode::is_enabled()) return block->forward(x, c);
+at::Tensor checkpointed(std::shared_ptr<ModulatedBlockImpl> block, const at::Tensor& x, const at::Tensor& c,
+                        const ops::SplitTokens& split) {
+  if (!at::GradMode::is_enabled()) return block->forward(x, c, split);
   const variable_list parameters = block->parameters();
-  const auto run = c10::make_intrusive<Run>(std::move(block), AutocastState::of(x.device().type()));
+  const auto run = c10::make_intrusive<Run>(std::move(block), split, AutocastState::of(x.device().type()));
   return CheckpointFunction::apply(x, c, run, at::TensorList(parameters));
 }
 

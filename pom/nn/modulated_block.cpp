@@ -46,22 +46,31 @@ ModulatedBlockImpl::ModulatedBlockImpl(const BlockOptions& o)
   gate_mlp = register_module("gate_mlp", silu_linear(o.dim, 2 * o.dim));
 }
 
-at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c) {
-  return ops::taken(forward(ops::ResidualStream{.x = x}, c));
+at::Tensor ModulatedBlockImpl::forward(const at::Tensor& x, const at::Tensor& c,
+                                       const ops::SplitTokens& split) {
+  return ops::taken(forward(ops::ResidualStream{.x = x}, c, split));
 }
 
-ops::ResidualStream ModulatedBlockImpl::forward(const ops::ResidualStream& before, const at::Tensor& c) {
+ops::ResidualStream ModulatedBlockImpl::forward(const ops::ResidualStream& before, const at::Tensor& c,
+                                                const ops::SplitTokens& split) {
   const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
   const std::vector<at::Tensor> m =
       ops::conditions(s, {matrix_of(cond_mlp, 4), matrix_of(gate_mlp, 2)}, before.x);
-  ops::ResidualStream stream = mixed(before, {m[0], m[1], kNormEps});
+  ops::ResidualStream stream = mixed(before, {m[0], m[1], kNormEps}, split);
   stream.gate = m[4], stream.base = gate_base_;
   stream = fed_forward(stream, {m[2], m[3], kNormEps});
   stream.gate = m[5], stream.base = gate_base_;
   return stream;
 }
 
-ops::ResidualStream ModulatedBlockImpl::mixed(const ops::ResidualStream& stream, const ops::Modulation& m) {
+ops::ResidualStream ModulatedBlockImpl::mixed(const ops::ResidualStream& stream, const ops::Modulation& m,
+                                              const ops::SplitTokens& split) {
+  if (split.split()) {
+    check(static_cast<bool>(pom),
+          "ModulatedBlock: split: expected the mixer over split tokens, got attention");
+    const auto [sum, normal] = ops::normed(stream, m);
+    return {.x = sum, .y = pom->forward(normal, {}, {}, split)};
+  }
   if (pom) return ops::mixer_branch(stream, m, pom->weights(), pom->options().order);
   const auto [sum, normal] = ops::normed(stream, m);
   return {.x = sum, .y = attn->forward(normal)};

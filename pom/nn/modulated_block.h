@@ -25,17 +25,20 @@ class ModulatedBlockImpl : public torch::nn::Module {
  public:
   explicit ModulatedBlockImpl(const BlockOptions& options);
 
-  // (B, N, d), (B, d) -> (B, N, d). Rows of c beyond B, as in_eights() gives, are nothing.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& c);
+  // (B, N, d), (B, d) -> (B, N, d). Rows of c beyond B, as in_eights() gives, are nothing. `split`: these are
+  // a rank's tokens of sequences that several ranks have; attention cannot do with them.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& c, const ops::SplitTokens& split = {});
   // The same between blocks: what the one before is yet to add comes in, what this one is to add goes out.
-  ops::ResidualStream forward(const ops::ResidualStream& stream, const at::Tensor& c);
+  ops::ResidualStream forward(const ops::ResidualStream& stream, const at::Tensor& c,
+                              const ops::SplitTokens& split = {});
 
   PoM pom{nullptr};  // one of the two
   Attention attn{nullptr};
   torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
 
  private:
-  ops::ResidualStream mixed(const ops::ResidualStream& stream, const ops::Modulation& modulation);
+  ops::ResidualStream mixed(const ops::ResidualStream& stream, const ops::Modulation& modulation,
+                            const ops::SplitTokens& split);
   ops::ResidualStream fed_forward(const ops::ResidualStream& stream, const ops::Modulation& modulation);
 
   ops::Gelu gelu_;

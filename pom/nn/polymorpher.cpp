@@ -23,6 +23,12 @@ at::Tensor PolymorpherImpl::forward(const at::Tensor& x, const ops::Mask& mask, 
   return mixed + ffw->forward(norm2->forward(mixed));
 }
 
+at::Tensor PolymorpherImpl::forward(const at::Tensor& x, const ops::Mask& mask,
+                                    const ops::SplitTokens& split) {
+  const at::Tensor mixed = x + pom->forward(norm1->forward(x), {}, mask, split);
+  return mixed + ffw->forward(norm2->forward(mixed));
+}
+
 at::Tensor PolymorpherImpl::step(const at::Tensor& x, ops::MixerState& state) {
   const at::Tensor mixed = x + pom->step(norm1->forward(x), state);
   return mixed + ffw->forward(norm2->forward(mixed));

@@ -21,6 +21,7 @@ class PolymorpherImpl : public torch::nn::Module {
   explicit PolymorpherImpl(const PolymorpherOptions& options);
 
   at::Tensor forward(const at::Tensor& x, const ops::Mask& mask = {}, const ops::Packing& packing = {});
+  at::Tensor forward(const at::Tensor& x, const ops::Mask& mask, const ops::SplitTokens& split);
   at::Tensor step(const at::Tensor& x, ops::MixerState& state);  // one more block of the sequence
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};

@@ -1,6 +1,7 @@
 #include "pom/nn/pom.h"
 
 #include "pom/base/error.h"
+#include "pom/ops/sequence.h"
 
 namespace pom::nn {
 namespace {
@@ -33,6 +34,11 @@ at::Tensor PoMImpl::forward(const at::Tensor& xq, const at::Tensor& xc, const op
   ops::Packing both = packing;
   if (both.cu_q.defined() && !both.cu_k.defined() && !xc.defined()) both.cu_k = both.cu_q;
   return ops::mixer_layer(xq, xc.defined() ? xc : xq, weights(), options_.order, mask, both);
+}
+
+at::Tensor PoMImpl::forward(const at::Tensor& xq, const at::Tensor& xc, const ops::Mask& mask,
+                            const ops::SplitTokens& split) {
+  return ops::mixer_layer(xq, xc.defined() ? xc : xq, weights(), options_.order, mask, split);
 }
 
 ops::MixerState PoMImpl::start(std::int64_t batch, std::int64_t window) const {

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "pom/ops/mixer.h"
+#include "pom/ops/split_tokens.h"
 #include "pom/ops/state.h"
 
 namespace pom::nn {
@@ -26,6 +27,9 @@ class PoMImpl : public torch::nn::Module {
   // xq (B, m, d); context xc (B, n, d), xq itself when undefined -> (B, m, d).
   at::Tensor forward(const at::Tensor& xq, const at::Tensor& xc = {}, const ops::Mask& mask = {},
                      const ops::Packing& packing = {});
+  // The same where the context's tokens are split over ranks (pom/ops/sequence.h).
+  at::Tensor forward(const at::Tensor& xq, const at::Tensor& xc, const ops::Mask& mask,
+                     const ops::SplitTokens& split);
 
   ops::MixerState start(std::int64_t batch, std::int64_t window = 0) const;
   at::Tensor step(const at::Tensor& x, ops::MixerState& state) const;

@@ -34,7 +34,7 @@ VideoBlockImpl::VideoBlockImpl(const BlockOptions& o) : heads_(o.heads), gate_ba
 }
 
 at::Tensor VideoBlockImpl::forward(const at::Tensor& x, const at::Tensor& time, const TextContext& text,
-                                   const ops::Mask& mask) {
+                                   const ops::Mask& mask, const ops::SplitTokens& split) {
   const at::Tensor s = at::silu(time);
   // Scale and shift of the video for the text, of the text, of the video for itself, of the feed-forward.
   const std::vector<at::Tensor> m = linear_of(cond_mlp).forward(s).chunk(8, -1);  // (B, d)
@@ -45,7 +45,7 @@ at::Tensor VideoBlockImpl::forward(const at::Tensor& x, const at::Tensor& time, 
   const auto [listened, again] =
       ops::gated_add_norm(x, mix_text(normal, {told, text.keys}), g[0], gate_base_, m[4], m[5], kNormEps);
   const auto [mixed, last] =
-      ops::gated_add_norm(listened, mix_video(again, mask), g[1], gate_base_, m[6], m[7], kNormEps);
+      ops::gated_add_norm(listened, mix_video(again, mask, split), g[1], gate_base_, m[6], m[7], kNormEps);
   return ops::gated_add(mixed, feed_forward(last), g[2], gate_base_);
 }
 
@@ -58,7 +58,10 @@ at::Tensor VideoBlockImpl::mix_text(const at::Tensor& x, const TextContext& text
   return mixed.view_as(x);
 }
 
-at::Tensor VideoBlockImpl::mix_video(const at::Tensor& x, const ops::Mask& mask) {
+at::Tensor VideoBlockImpl::mix_video(const at::Tensor& x, const ops::Mask& mask,
+                                     const ops::SplitTokens& split) {
+  check(!split.split() || !attn, "VideoBlock: split: expected the mixer over split tokens, got attention");
+  if (split.split()) return pom->forward(x, {}, mask, split);
   if (!attn) return pom->forward(x, {}, mask);
   const std::vector<at::Tensor> parts = attn->qkv->forward(x).chunk(3, -1);
   const at::Tensor visible =

@@ -18,9 +18,11 @@ class VideoBlockImpl : public torch::nn::Module {
  public:
   explicit VideoBlockImpl(const BlockOptions& options);
 
-  // x (B, N, d), time (B, d) -> (B, N, d). `mask` is none, block-causal or full.
+  // x (B, N, d), time (B, d) -> (B, N, d). `mask` is none, block-causal or full. `split`: these are a rank's
+  // tokens of clips that several ranks have, all of whom have the text; neither a full mask nor attention can
+  // do with them.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const TextContext& text,
-                     const ops::Mask& mask);
+                     const ops::Mask& mask, const ops::SplitTokens& split = {});
 
   PoM c_pom{nullptr}, pom{nullptr};  // these two, or
   CrossAttention c_attn{nullptr};    // these
@@ -29,7 +31,7 @@ class VideoBlockImpl : public torch::nn::Module {
 
  private:
   at::Tensor mix_text(const at::Tensor& x, const TextContext& text);
-  at::Tensor mix_video(const at::Tensor& x, const ops::Mask& mask);
+  at::Tensor mix_video(const at::Tensor& x, const ops::Mask& mask, const ops::SplitTokens& split);
   at::Tensor feed_forward(const at::Tensor& x);
 
   std::int64_t heads_;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
@@ -84,15 +85,23 @@ struct Ranks::Impl {
 };
 
 Ranks Ranks::of_group(const std::string& name) {
-  auto impl = std::make_shared<Impl>();
+  static std::mutex guard;
+  static std::map<std::string, std::shared_ptr<Impl>> known;  // one for each group, with its counts
+  Group group;
   try {
-    impl->group = c10d::resolve_process_group(name);
+    group = c10d::resolve_process_group(name);
   } catch (const std::exception& error) {
     fail("parallel: group: expected the name of a process group of torch.distributed, got \"", shown(name),
          "\" (", first_line(error.what()), ")");
   }
-  impl->name = name;
-  return Ranks(std::move(impl));
+  const std::lock_guard lock(guard);
+  std::shared_ptr<Impl>& impl = known[name];
+  if (!impl || impl->group != group) {  // of a name that another group had before
+    impl = std::make_shared<Impl>();
+    impl->group = std::move(group);
+    impl->name = name;
+  }
+  return Ranks(impl);
 }
 
 int Ranks::rank() const {

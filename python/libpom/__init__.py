@@ -26,6 +26,7 @@ from .errors import Error
 from .functional import force, has_extension, mixer, mixer_layer, mixer_scan, mixer_select, mixer_summary
 from .masks import CausalMask, block_causal, causal
 from .module import Polymorpher, PoM
+from .split import SplitTokens
 from .state import MixerState
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "MixerState",
     "PoM",
     "Polymorpher",
+    "SplitTokens",
     "__version__",
     "block_causal",
     "causal",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import _library, masks, reference
 from .errors import Error, fail
+from .split import SplitTokens
 
 _PATHS = {"auto": 0, "fused": 1, "composed": 2, "python": 0}
 _python = False  # force("python"): the operations of reference.py even where the library could
@@ -114,6 +115,29 @@ def mixer_layer(
     cu_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     weights = (ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias)
     return _call("mixer_layer", xq, xq, xc, *weights, order, tensor, block, window, cu_seqlens, cu_k)
+
+
+def mixer_layer_split(
+    xq: Tensor,
+    xc: Tensor,
+    weights: tuple[Tensor | None, ...],
+    order: int,
+    split: SplitTokens,
+    mask: masks.Mask = None,
+) -> Tensor:
+    """mixer_layer over this rank's tokens of sequences that are split over processes. `weights` are the six
+    of mixer_layer; `split` says how the context is dealt out."""
+    tensor, block, window = masks.resolve("mixer_layer_split", mask, xq, xc)
+    if not by_library(xq.device):
+        fail("mixer_layer_split: xq", "a device that libpom.so serves, with split tokens", xq.device)
+    try:
+        return torch.ops.pom.mixer_layer_split(
+            xq, xc, *weights, order, tensor, block, window, split.group_name, split.counts, split.exact
+        )
+    except RuntimeError as error:
+        if str(error).startswith("mixer"):
+            raise Error(str(error).split("\n")[0]) from None
+        raise
 
 
 def mixer_summary(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from . import checks, functional, masks, reference
 from .errors import Error, fail
+from .split import SplitTokens
 from .state import MixerState
 
 _OTHER_OPERATOR = (
@@ -104,6 +105,7 @@ class PoM(nn.Module):
         mask: masks.Mask = None,
         cu_seqlens: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
+        split: SplitTokens | None = None,
     ) -> Tensor:
         """Mixes a context into queries.
 
@@ -115,6 +117,7 @@ class PoM(nn.Module):
                 H = 0, so the output bias.
             cu_seqlens: int32 or int64 cumulative lengths (S + 1) of packed sequences, as flash-attn has them.
             cu_seqlens_k: those of the context when xc is given.
+            split: xq and xc are this rank's tokens of sequences whose context is split over processes.
         """
         packed = cu_seqlens is not None or cu_seqlens_k is not None
         self._check_tokens("PoM", "x" if xc is None else "xq", xq, packed)
@@ -124,6 +127,8 @@ class PoM(nn.Module):
             self._check_tokens("PoM", "xc", xc, packed)
             if cu_seqlens is not None and cu_seqlens_k is None:
                 fail("PoM: cu_seqlens_k", "cumulative lengths of the packed context xc", None)
+        if split is not None:
+            return self._forward_split(xq, xc, mask, packed, split)
         if not self._plain():
             mixed = functional.mixer(
                 self.ho_proj(xc), self.se_proj(xq), self.order, mask, cu_seqlens, cu_seqlens_k
@@ -133,6 +138,18 @@ class PoM(nn.Module):
             xq, xc, self.ho_proj.weight, self.ho_proj.bias, self.se_proj.weight, self.se_proj.bias,
             self.ag_proj.weight, self.ag_proj.bias, self.order, mask, cu_seqlens, cu_seqlens_k,
         )  # fmt: skip
+
+    def _forward_split(
+        self, xq: Tensor, xc: Tensor, mask: masks.Mask, packed: bool, split: SplitTokens
+    ) -> Tensor:
+        if packed or not self._plain():
+            got = "cu_seqlens" if packed else "a projection that was replaced or has hooks"
+            fail("PoM: split", "plain projections and no packing with split tokens", got)
+        weights = (
+            self.ho_proj.weight, self.ho_proj.bias, self.se_proj.weight, self.se_proj.bias,
+            self.ag_proj.weight, self.ag_proj.bias,
+        )  # fmt: skip
+        return functional.mixer_layer_split(xq, xc, weights, self.order, split, mask)
 
     def _check_tokens(self, op: str, name: str, x: Tensor, packed: bool = False) -> None:
         if not isinstance(x, Tensor):
@@ -253,9 +270,15 @@ class Polymorpher(nn.Module):
             nn.Linear(ffw_expand * dim, dim, bias=bias, **made),
         )
 
-    def forward(self, x: Tensor, mask: masks.Mask = None, cu_seqlens: Tensor | None = None) -> Tensor:
-        """x (B, n, d), or packed (total, d) with cu_seqlens."""
-        x = x + self.pom(self.norm1(x), mask=mask, cu_seqlens=cu_seqlens)
+    def forward(
+        self,
+        x: Tensor,
+        mask: masks.Mask = None,
+        cu_seqlens: Tensor | None = None,
+        split: SplitTokens | None = None,
+    ) -> Tensor:
+        """x (B, n, d), or packed (total, d) with cu_seqlens; with `split` this rank's tokens."""
+        x = x + self.pom(self.norm1(x), mask=mask, cu_seqlens=cu_seqlens, split=split)
         return x + self.ffw(self.norm2(x))
 
     def init_state(self, batch: int, window: int | None = None) -> MixerState:

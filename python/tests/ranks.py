@@ -1,30 +1,53 @@
-"""What the tests of several ranks share: torchrun on this machine, over Gloo."""
+"""Several processes on one test: `run(program, ranks)` starts a Python file of this folder once for each rank
+and gives what rank 0 printed as JSON. They meet through a file, so no port is taken; each has one thread."""
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from tools import built_program
-from training import environment
-
-PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-
-def environment_of_ranks(**more):
-    library = built_program().with_name("libpom.so")
-    path = os.pathsep.join([PYTHON, *filter(None, [os.environ.get("PYTHONPATH")])])
-    defaults = {"LIBPOM_LIBRARY": library, "PYTHONPATH": path, "OMP_NUM_THREADS": 1, "LIBPOM_TIMEOUT": 60}
-    return environment(**(defaults | more))
+HERE = Path(__file__).resolve().parent
 
 
-def torchrun(ranks, *arguments, agent=("--standalone",)):
-    """The words of a command on so many ranks."""
-    words = [sys.executable, "-m", "torch.distributed.run", *agent, "--nproc-per-node", str(ranks)]
-    return [*words, "-m", "libpom", *map(str, arguments)]
+def run(program: str, ranks: int, *arguments: str, seconds: float = 120) -> object:
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, OMP_NUM_THREADS="1", TEST_STORE=str(Path(folder) / "store"))
+        environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), environment.get("PYTHONPATH", "")])
+        command = [sys.executable, str(HERE / program)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+        started = [
+            subprocess.Popen([*command, str(rank), str(ranks), *arguments], **pipes) for rank in range(ranks)
+        ]
+        try:
+            said = [process.communicate(timeout=seconds) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+    wrong = [f"rank {rank}: {err[-2000:]}" for rank, (_, err) in enumerate(said) if started[rank].returncode]
+    assert not wrong, "\n".join(wrong)
+    return json.loads(said[0][0].splitlines()[-1])
 
 
-def run_ranks(ranks, *arguments, env=None, agent=("--standalone",), **options):
-    options = {"capture_output": True, "text": True, "timeout": 300} | options
-    return subprocess.run(
-        torchrun(ranks, *arguments, agent=agent), env=env or environment_of_ranks(), **options
+def join() -> tuple[int, int, list[str]]:
+    """In the program: joins the others. Rank, ranks, and the arguments."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{os.environ['TEST_STORE']}", rank=rank, world_size=ranks
     )
+    return rank, ranks, sys.argv[3:]
+
+
+def tell(rank: int, result: object) -> None:
+    """In the program: rank 0 says what came out, and all leave together."""
+    import torch.distributed as dist
+
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()

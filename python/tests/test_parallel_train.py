@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ranks import environment_of_ranks, run_ranks, torchrun
+from torchrun import environment_of_ranks, run_ranks, torchrun
 from training import checkpoints, differences, pom_train, write_recipe
 
 RECIPE = """

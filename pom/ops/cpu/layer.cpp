@@ -54,6 +54,10 @@ class Pass {
     if (problem_.block) walk(scale.data(), H, false);
     return H;
   }
+  at::Tensor context_means(at::Tensor H, const BetweenSums& between) {
+    H.copy_(between(context_sums()));
+    return H;
+  }
   at::Tensor context_sums() {
     const at::Tensor sums = at::empty({context_.subs(), kD()}, sums_like(like_));
     at::Tensor total = at::empty({context_.segments(), kD()}, sums_like(like_));
@@ -76,15 +80,16 @@ class Pass {
               [&](void* scratch, std::int64_t tile) { kernels_.scan(a_, scratch, tile); });
   }
 
-  void backward_segments(const at::Tensor& H) {
+  void backward_segments(const at::Tensor& H, const BetweenSums* between) {
     const at::Tensor sums = at::empty({query_.subs(), kD()}, sums_like(like_));
-    const at::Tensor dp = at::empty({query_.segments(), kD()}, sums_like(like_));
+    at::Tensor dp = at::empty({query_.segments(), kD()}, sums_like(like_));
     a_.sums = sums.data_ptr();
     a_.H = H.const_data_ptr();
     begin_order();
     run_tasks(query_tiles(), kernels_.layer_scratch(a_),
               [&](void* scratch, std::int64_t tile) { kernels_.backward_query(a_, scratch, tile); });
-    fold(query_, scales().data(), dp);
+    fold(query_, between ? nullptr : scales().data(), dp);
+    if (between) dp = (*between)(dp).contiguous();
     if (problem_.block) walk(nullptr, dp, true);
     a_.dp = dp.const_data_ptr();
     begin_order();
@@ -297,7 +302,7 @@ bool covers(const Problem& problem) {
 }
 
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& w, Saved* saved) {
+                         const LayerWeights& w, Saved* saved, const BetweenSums* between) {
   at::Tensor out = at::empty(xq.sizes(), xq.options());
   Pass pass(problem, xq, xc, w);
   pass.args().out = pass.rows(out, problem.query_start);
@@ -312,13 +317,13 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
   if (pass.scans())
     pass.scan();
   else
-    pass.select(pass.context_means(H));
+    pass.select(between ? pass.context_means(H, *between) : pass.context_means(H));
   return out;
 }
 
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& w, const Saved& saved, bool need_x,
-                         bool need_w) {
+                         bool need_w, const BetweenSums* between) {
   Gradients g;
   Pass pass(problem, xq, xc, w);
   LayerArgs& a = pass.args();
@@ -334,12 +339,12 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   }
   std::optional<WeightSums> sums;
   if (need_w) sums.emplace(pass, g, w, xq);
-  if (pass.query_tiles() == 0) {  // no queries: nothing depends on anything
+  if (pass.query_tiles() == 0 && !between) {  // no queries: nothing depends on anything
     if (need_x) g.xq.zero_(), g.xc.zero_();
   } else if (pass.scans()) {
     pass.backward_scan();
   } else {
-    pass.backward_segments(saved.H);
+    pass.backward_segments(saved.H, between);
   }
   if (sums) sums->finish(g, problem, xq);
   return g;

@@ -1,6 +1,7 @@
 // The whole layer on the CPU: tensors in, kernels run on torch's own threads, tensors out.
 #pragma once
 
+#include <functional>
 #include <utility>
 
 #include "pom/ops/problem.h"
@@ -29,8 +30,13 @@ Int saved_rows(const Int& sequences, const Int& keys_each, const Int& keys_total
 
 std::int64_t saved_rows(const Problem& problem);
 
+// What comes between sums over tokens and what they are for, where other processes have tokens of the same
+// sequences: of problems without a causal mask, (S, kD) of the S sequences here -> (S, kD). In the forward
+// pass the sums become H; in the backward pass the sums of dL/dH become dL/d(sum).
+using BetweenSums = std::function<at::Tensor(const at::Tensor& sums)>;
+
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& weights, Saved* saved);
+                         const LayerWeights& weights, Saved* saved, const BetweenSums* between = nullptr);
 
 struct Gradients {
   at::Tensor xq, xc;
@@ -38,7 +44,7 @@ struct Gradients {
 };
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
-                         bool need_w);
+                         bool need_w, const BetweenSums* between = nullptr);
 
 at::Tensor layer_summary(const Problem& problem, const at::Tensor& xc, const LayerWeights& weights);
 at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::Tensor& H,
