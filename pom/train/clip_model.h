@@ -16,6 +16,7 @@ class ClipModel final : public TrainingModel {
   Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
+  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
   std::string words() const override { return words_.vocabulary().lines(); }
   void set_observer(Observer observer) override;
 

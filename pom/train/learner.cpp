@@ -19,6 +19,7 @@
 #include "pom/base/noise.h"
 #include "pom/train/device.h"
 #include "pom/train/encoders.h"
+#include "pom/train/refusal.h"
 #include "pom/train/schedule.h"
 
 namespace pom::train {
@@ -59,6 +60,15 @@ at::Tensor ordered_sum(const at::Tensor& sums) {
   const double* each = sums.const_data_ptr<double>();
   for (std::int64_t i = 0; i < sums.numel(); ++i) total += each[i];
   return at::scalar_tensor(total, sums.options());
+}
+
+// The ranks that share the tokens of this one's examples: `count` neighbours.
+parallel::Ranks sequence_of(const parallel::Ranks& ranks, std::int64_t count) {
+  if (count == 1) return {};
+  refuse_unless(ranks.size() % count == 0,
+                "train: parallel.sequence: expected a divisor of the number of ranks (", ranks.size(),
+                "), got ", count);
+  return ranks.split([count](int rank) { return rank / static_cast<int>(count); });
 }
 
 // Work on a GPU can be captured where what ranks exchange is work of the GPU too.
@@ -140,8 +150,9 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
     : recipe_(recipe),
       device_(device),
       ranks_(ranks),
-      division_(divide(recipe.batch, recipe.parallel, device.is_cpu() || recipe.parallel.exact, ranks.rank(),
-                       ranks.size())),
+      sequence_(sequence_of(ranks, recipe.parallel.sequence)),
+      division_(divide(recipe.batch, recipe.parallel, device.is_cpu() || recipe.parallel.exact,
+                       ranks.rank() / sequence_.size(), ranks.size() / sequence_.size())),
       codec_(codec_of(recipe, device)),
       model_(make_training_model(recipe, device, words)),
       parameters_(model_->parameters(), model_->forward_order(), ranks.size()),
@@ -201,7 +212,7 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   Parts parts;
   for (std::size_t i = 0; i < prepared.x0.size(); ++i) {
     const Precision precision(device_, recipe_.run.precision);
-    const at::Tensor losses = objective_.losses(*model_, prepared.x0[i], prepared.draws[i], prepared.told[i]);
+    const at::Tensor losses = losses_of(prepared.x0[i], prepared.draws[i], prepared.told[i]);
     use(losses);
     parts.losses.push_back(losses.detach());
     parts.times.push_back(prepared.draws[i].times);
@@ -209,10 +220,23 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
   return parts;
 }
 
-at::Tensor Learner::of_batch(const at::Tensor& share) const {
-  const at::Tensor all = ranks_.gather(share);  // (ranks, parts of a rank · examples)
+// Of ranks that share examples, each has a part of the loss (add), or all of them the same.
+at::Tensor Learner::of_batch(const at::Tensor& share, bool add) const {
+  const at::Tensor each = ranks_.gather(share).unflatten(0, {-1, sequence_.size()});
+  const at::Tensor all = add ? each.sum(1) : each.select(1, 0);  // (data ranks, parts of a rank · examples)
   if (recipe_.parallel.shard != "gradients") return all.flatten();
   return all.unflatten(1, {std::ssize(division_.mine), -1}).transpose(0, 1).flatten();  // interleaved
+}
+
+// Of each example; where ranks share its tokens, this rank's part of it.
+at::Tensor Learner::losses_of(const at::Tensor& x0, const Draw& draw, const Condition& told) {
+  if (sequence_.alone()) return objective_.losses(*model_, x0, draw, told);
+  const models::SequenceSplit split{.ranks = sequence_, .whole = x0.size(2), .exact = division_.exact};
+  model_->set_sequence(split);
+  const at::Tensor part = models::sequence_part(x0, recipe_.network, split);
+  const Draw own{models::sequence_part(draw.noise, recipe_.network, split), draw.times};
+  const double share = static_cast<double>(part.numel()) / static_cast<double>(x0.numel());
+  return objective_.losses(*model_, part, own, told) * share;
 }
 
 // Its bits follow from the gradient's alone, where that matters.
@@ -239,8 +263,7 @@ Learner::Computed Learner::gradients(const Prepared& prepared) {
   sum_->finish();
   const at::Tensor losses = at::cat(all.losses), times = at::cat(all.times).to(losses.scalar_type());
   if (ranks_.alone()) return {losses, times, gradient_norm()};
-  const at::Tensor both = at::stack({losses, times});
-  return {of_batch(both[0].contiguous()), of_batch(both[1].contiguous()), gradient_norm()};
+  return {of_batch(losses, /*add=*/true), of_batch(times, /*add=*/false), gradient_norm()};
 }
 
 // The number of the one with buffers like those of a batch, which is made where there is none.
@@ -347,8 +370,8 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
   const std::int64_t total = dataset.size();
   // Of each example: its loss, its time, and whether it could be read. Batches are dealt out to the ranks.
   at::Tensor all = at::zeros({3, total}, parameters_.values().options());
-  for (std::int64_t first = ranks_.rank() * validation_batch; first < total;
-       first += ranks_.size() * validation_batch) {
+  const int sharing = sequence_.size(), group = ranks_.rank() / sharing, groups = ranks_.size() / sharing;
+  for (std::int64_t first = group * validation_batch; first < total; first += groups * validation_batch) {
     std::vector<std::int64_t> read;
     const data::Batch batch =
         examples(dataset, first, std::min(validation_batch, total - first), read, result.broken);
@@ -358,7 +381,8 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
     const Condition told = model_->tell_all({batch.labels, batch.captions});
     const Precision precision(device_, recipe_.run.precision);
     const at::Tensor places = at::tensor(read, at::kLong).to(device_);
-    all[0].index_copy_(0, places, objective_.losses(*model_, x0, draw, told).to(all.scalar_type()));
+    all[0].index_copy_(0, places, losses_of(x0, draw, told).to(all.scalar_type()));
+    if (!sequence_.first()) continue;  // one of those who share them says the rest
     all[1].index_copy_(0, places, draw.times.to(all.scalar_type()));
     all[2].index_fill_(0, places, 1);
   }

@@ -110,7 +110,8 @@ class Learner {
     Computed computed;
   };
   at::Tensor to_latents(const at::Tensor& pictures) const;
-  at::Tensor of_batch(const at::Tensor& share) const;  // (B) from each rank's examples
+  at::Tensor of_batch(const at::Tensor& share, bool add) const;  // (B) from each rank's examples
+  at::Tensor losses_of(const at::Tensor& x0, const Draw& draw, const Condition& told);
   at::Tensor gradient_norm();
   at::Tensor from_first(const models::Weights& weights) const;
   std::int64_t pieces_of_clips(const DrawKey& key) const;
@@ -124,7 +125,8 @@ class Learner {
 
   Recipe recipe_;
   at::Device device_;
-  parallel::Ranks ranks_;
+  parallel::Ranks ranks_;     // all
+  parallel::Ranks sequence_;  // those that share the tokens of this rank's examples
   Division division_;
   std::unique_ptr<codecs::Codec> codec_;  // none for data that is latents already
   std::unique_ptr<TrainingModel> model_;

@@ -19,6 +19,7 @@ class TextClipModel final : public TrainingModel {
   Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
+  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
  private:

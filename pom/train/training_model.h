@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
@@ -51,6 +52,9 @@ class TrainingModel {
   // Everything, to all of them.
   virtual Condition tell_all(const Annotations& annotations) const = 0;
   virtual at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) = 0;
+
+  // From now on x is this rank's part of what the split says, and so is what comes out.
+  virtual void set_sequence(const models::SequenceSplit& split) = 0;
 
   // The words that have a piece of their own, one a line; empty where there is no text.
   virtual std::string words() const { return {}; }

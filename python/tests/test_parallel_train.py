@@ -115,6 +115,21 @@ def test_a_run_changes_its_number_of_ranks(recipe, alone, tmp_path):
     assert not differences(run, alone / "adamw")
 
 
+@pytest.mark.parametrize(
+    ("ranks", "more"), [(2, []), (4, shard("optimizer"))], ids=["2 ranks", "2 by 2 ranks"]
+)
+def test_ranks_share_the_tokens_of_an_image(ranks, more, recipe, alone, tmp_path):
+    """Sums over tokens in two halves: equal up to rounding."""
+    words = ["--set", "parallel.sequence=2", "--set", "run.precision=fp64", *more]
+    result = run_ranks(ranks, "train", recipe, "-o", tmp_path / "run", "--quiet", *words)
+    assert result.returncode == 0, result.stderr
+    whole = pom_train(recipe, "-o", tmp_path / "whole", "--quiet", "--set", "run.precision=fp64")
+    assert whole.returncode == 0, whole.stderr
+    for a, b in zip(figures(tmp_path / "run"), figures(tmp_path / "whole"), strict=True):
+        for key in a:
+            assert a[key] == pytest.approx(b[key], rel=1e-6, nan_ok=True), key
+
+
 def test_gpus_starts_torchrun(recipe, alone, tmp_path):
     result = pom_train(
         recipe, "-o", tmp_path / "run", "--gpus", 2, "--json", env=environment_of_ranks(PYTHONPATH="")
