@@ -118,7 +118,7 @@ void describe_pictures(AutoencoderFolder folder, EncoderInfo& info) {
   constexpr std::int64_t usual = 512;
   const std::int64_t side = usual_side(std::max(usual, c.sample_size.front()), c.factor());
   const AutoencoderCodec codec({.kind = "autoencoder-kl"}, c.latent_channels, std::move(folder));
-  info.memory = {side, side, 0, picture_encode_bytes(c, side), codec.decode_bytes(side, side)};
+  info.memory = {side, side, 0, picture_encode_bytes(c, side), codec.decode_bytes(side, side, 1)};
 }
 
 void describe_clips(const CogVideoXCodec& codec, EncoderInfo& info) {
