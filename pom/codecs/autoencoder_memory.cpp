@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pom/codecs/vae_layers.h"
 #include "pom/ops/cpu_info.h"
 #include "pom/ops/winograd.h"
 
@@ -33,7 +34,8 @@ double values_on_gpu(const Level& l) {
 // On a CPU: a resnet's input, or where channels change the shortcut's result beside it, the first norm and
 // the first convolution; or an upsampling's two maps, four where it is not packed.
 double values_on_cpu(const Level& l, bool packed, bool exact) {
-  const double resnet = l.in == l.out ? 3 * l.out : std::max(l.in + 2 * l.out, exact ? 2 * l.in + l.out : 0);
+  if (exact) return 11 * l.in + 2 * l.out;  // fp64 is convolved by products with nine copies
+  const double resnet = l.in == l.out ? 3 * l.out : l.in + 2 * l.out;
   const double up = l.deepest ? 0 : l.in / 4 + (packed ? 1 : 2) * l.in;
   return std::max({resnet, up, 3 * l.out});
 }
@@ -72,6 +74,24 @@ double attention_bytes(const Level& deepest, at::ScalarType dtype) {
          std::min(tokens_at_once, deepest.pixels()) * deepest.out * passes * sizeof(float);
 }
 
+// What a convolution of 16 bits takes that runs in fp32, some rows at a time (vae_layers.cpp): a shortcut, or
+// the last one; all, where none is packed.
+double widened_bytes(const AutoencoderConfig& c, std::int64_t height, std::int64_t width, bool packed) {
+  constexpr double narrow = 2, at_once = widened_at_once;
+  double most = 0;
+  for (std::int64_t i = 0; i < c.levels(); ++i) {
+    const Level l = level_of(c, i, height, width);
+    const auto with = [&](double held, double in, double out) {
+      most = std::max(most, l.pixels() * held * narrow +
+                                std::min(at_once, l.pixels() * in) * (1 + out / in) * sizeof(float));
+    };
+    if (l.in != l.out) with(l.in + l.out, l.in, l.out);
+    if (i == 0) with(l.out, l.out, static_cast<double>(c.out_channels));
+    if (!packed) with(values_on_cpu(l, packed, false), l.in, l.out);
+  }
+  return most;
+}
+
 }  // namespace
 
 DecoderMemory decoder_memory(const AutoencoderConfig& c, std::int64_t height, std::int64_t width,
@@ -91,12 +111,12 @@ DecoderMemory decoder_memory(const AutoencoderConfig& c, std::int64_t height, st
   if (device.is_cpu()) {
     const std::int64_t widest = std::ranges::max(c.block_out_channels);
     if (packed) scratch += static_cast<double>(ops::winograd_scratch(widest, widest));
-    constexpr double wide_values = 1 << 22;  // of a convolution that runs in fp32 for 16 bits: see vae_layers
-    if (of_two_bytes(dtype)) scratch += 2 * wide_values * sizeof(float);
   }
+  const double in_strips = of_two_bytes(dtype) && device.is_cpu() ? sizeof(float) : element;
   const double strips =
-      deepest.pixels() * deepest.out * element + strip_values(c, height, width) * element + picture;
-  const double whole = std::max(most * element + picture, attention) + scratch;
+      deepest.pixels() * deepest.out * element + strip_values(c, height, width) * in_strips + picture;
+  const double wide = device.is_cpu() && of_two_bytes(dtype) ? widened_bytes(c, height, width, packed) : 0;
+  const double whole = std::max({most * element + picture, attention, wide + picture}) + scratch;
   return {static_cast<std::int64_t>(whole),
           static_cast<std::int64_t>(std::min(whole, std::max(strips, attention) + scratch))};
 }

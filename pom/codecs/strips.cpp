@@ -68,16 +68,27 @@ MapSize after(const VaeStep& step, const MapSize& in) {
                     step);
 }
 
+// Of a convolution that runs in a wider dtype than that of its input, whose values have so many bytes.
+double widened_values(const Conv& layer, const MapSize& in, std::int64_t element) {
+  if (!layer.weight.defined() || layer.weight.element_size() <= element) return 0;
+  const double times = static_cast<double>(layer.weight.element_size()) / static_cast<double>(element);
+  const double share = static_cast<double>(layer.out_channels()) / static_cast<double>(in.channels);
+  return std::min(static_cast<double>(widened_at_once), in.values()) * (1 + share) * times;
+}
+
 // Values that are there at once while a step runs, its input and result included.
-double values_during(const VaeStep& step, const MapSize& in) {
+double values_during(const VaeStep& step, const MapSize& in, std::int64_t element) {
   const MapSize out = after(step, in);
-  return std::visit(Cases{[&](const Resnet&) {
-                            return in.values() + std::max(in.values(), 2 * out.values()) + out.values();
+  const auto wide = [&](const Conv& layer) { return widened_values(layer, in, element); };
+  return std::visit(Cases{[&](const Resnet& r) {
+                            return in.values() + std::max(in.values(), 2 * out.values()) + out.values() +
+                                   std::max({wide(r.conv1), wide(r.conv2), wide(r.shortcut)});
                           },
                           [&](const UpConv&) { return in.values() + 2 * out.values(); },
                           [&](const PixelAttention&) { return 6 * in.values(); },
-                          [&](const OutConv&) { return 2 * in.values() + out.values(); },
-                          [&](const auto&) { return 2 * in.values() + out.values(); }},
+                          [&](const OutConv& o) { return 2 * in.values() + out.values() + wide(o.conv); },
+                          [&](const Conv& c) { return 2 * in.values() + out.values() + wide(c); },
+                          [&](const DownConv& d) { return 2 * in.values() + out.values() + wide(d.conv); }},
                     step);
 }
 
@@ -245,7 +256,8 @@ class Deferred {
     double most = 0;  // bytes for one row of the result
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const MapSize in = i == 0 ? size_of(whole_) : sizes_[i - 1];
-      most = std::max(most, values_during(steps_[i], in) / static_cast<double>(sizes_.back().height));
+      most = std::max(most, values_during(steps_[i], in, whole_.element_size()) /
+                                static_cast<double>(sizes_.back().height));
     }
     const double held = size_of(whole_).values() * static_cast<double>(whole_.size(0)) * element();
     const double room = std::max(memory_ - held, memory_ / 8) / 3;
@@ -314,7 +326,7 @@ std::int64_t whole_bytes(const VaeSteps& steps, const at::Tensor& x) {
   double most = 0;
   MapSize size = size_of(x);
   for (const VaeStep& step : steps) {
-    most = std::max(most, values_during(step, size));
+    most = std::max(most, values_during(step, size, x.element_size()));
     size = after(step, size);
   }
   return static_cast<std::int64_t>(most * static_cast<double>(x.size(0)) *
@@ -332,7 +344,7 @@ at::Tensor run_within(const VaeSteps& steps, const at::Tensor& x, std::int64_t m
       whole = deferred->take_whole();
       deferred.reset();
     }
-    if (!deferred && (attends || values_during(steps[i], size_of(whole)) * bytes <= room)) {
+    if (!deferred && (attends || values_during(steps[i], size_of(whole), x.element_size()) * bytes <= room)) {
       whole = apply(steps[i], {std::exchange(whole, {}), {}}, 0).x;
       continue;
     }

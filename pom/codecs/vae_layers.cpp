@@ -63,9 +63,8 @@ at::Tensor widely_convolved(const at::Tensor& x, const Conv& layer, std::int64_t
                       {padding, padding});
   };
   if (stride != 1) return made(x).to(x.scalar_type());
-  constexpr std::int64_t at_once = std::int64_t{1} << 22;  // values
   const std::int64_t height = x.size(2), row = x.size(0) * x.size(1) * x.size(3);
-  const std::int64_t rows = std::clamp<std::int64_t>(at_once / row, 1, height);
+  const std::int64_t rows = std::clamp<std::int64_t>(widened_at_once / row, 1, height);
   at::Tensor out = at::empty({x.size(0), layer.out_channels(), height, x.size(3)}, x.options(),
                              at::MemoryFormat::ChannelsLast);
   for (std::int64_t first = 0; first < height; first += rows) {

@@ -40,6 +40,9 @@ struct GroupNorm {
                         double epsilon = 1e-6);
 };
 
+// Values of x that a convolution of 16 bits widens at a time where it runs in fp32.
+inline constexpr std::int64_t widened_at_once = std::int64_t{1} << 22;
+
 // What a convolution made before its bias was added: a pass over the tensor that the next layer, which reads
 // it anyway, can save. The bias is undefined where it was added already.
 struct Biased {

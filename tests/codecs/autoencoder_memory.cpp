@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <map>
@@ -17,31 +18,30 @@
 namespace pom::codecs {
 namespace {
 
-// A block of torch's with its size.
-struct Counted {
-  c10::DataPtr data;
-  std::int64_t bytes;
-};
 std::atomic<std::int64_t> live{0}, most{0};
 
-// Stands in for torch's allocator for CPUs as long as it lives, and passes everything on to it.
+// Stands in for torch's allocator for CPUs as long as it lives, oneDNN's buffers included: each block has its
+// size in front.
 class Meter : public c10::Allocator {
  public:
-  Meter() : inner_(c10::GetCPUAllocator()) {
+  Meter() : before_(c10::GetCPUAllocator()) {
     live = 0, most = 0;
     c10::SetCPUAllocator(this, priority);
   }
-  ~Meter() override { c10::SetCPUAllocator(inner_, priority); }
+  ~Meter() override { c10::SetCPUAllocator(before_, priority); }
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
   c10::DataPtr allocate(std::size_t bytes) override {
-    auto* counted = new Counted{inner_->allocate(bytes), static_cast<std::int64_t>(bytes)};
-    const std::int64_t now = live += counted->bytes;
-    for (std::int64_t before = most; before < now && !most.compare_exchange_weak(before, now);) {
+    if (bytes == 0) return {nullptr, nullptr, &give_back, c10::kCPU};
+    auto* block = static_cast<char*>(std::aligned_alloc(front, (bytes + 2 * front - 1) / front * front));
+    std::memcpy(block, &bytes, sizeof(bytes));
+    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
+    for (std::int64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
     }
-    return {counted->data.get(), counted, &give_back, c10::kCPU};
+    return {block + front, block + front, &give_back, c10::kCPU};
   }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, std::size_t count) const override {
     std::memcpy(to, from, count);
   }
@@ -49,12 +49,16 @@ class Meter : public c10::Allocator {
 
  private:
   static constexpr std::uint8_t priority = 255;
-  static void give_back(void* context) {
-    auto* counted = static_cast<Counted*>(context);
-    live -= counted->bytes;
-    delete counted;
+  static constexpr std::size_t front = 64;
+  static void give_back(void* data) {
+    if (data == nullptr) return;
+    char* block = static_cast<char*>(data) - front;
+    std::size_t bytes = 0;
+    std::memcpy(&bytes, block, sizeof(bytes));
+    live -= static_cast<std::int64_t>(bytes);
+    std::free(block);
   }
-  c10::Allocator* inner_;
+  c10::Allocator* before_;
 };
 
 AutoencoderConfig small_config(std::vector<std::int64_t> channels, bool attention = true) {
@@ -81,7 +85,7 @@ AutoencoderKL random_network(const AutoencoderConfig& config, at::ScalarType dty
 }
 
 struct Sizes {
-  std::int64_t height = 320, width = 256;
+  std::int64_t height = 128, width = 96;
   at::Tensor latents(const AutoencoderConfig& c) const {
     at::manual_seed(12);
     return at::randn({1, c.latent_channels, height / c.factor(), width / c.factor()});
@@ -110,17 +114,16 @@ TEST(AutoencoderMemory, WholeIsWhatWasCounted) {
         peak = meter.peak();
       }
       EXPECT_GE(forecast.whole, peak) << dtype << " " << channels[0];
-      // Packing and oneDNN's own buffers are in the forecast as bounds.
-      constexpr double loose = 1.4;
-      const auto bound =
-          static_cast<double>(forecast.whole - (dtype == at::kDouble ? 0 : scratch_of(config)));
-      const double extra = dtype == at::kBFloat16 || dtype == at::kHalf ? 4 * (1 << 22) * 2 : 0;
-      EXPECT_LE(bound - extra, loose * static_cast<double>(peak)) << dtype << " " << channels[0];
+      const bool packed = dtype != at::kDouble;
+      const std::int64_t counted = forecast.whole - (packed ? scratch_of(config) : 0);
+      constexpr double loose = 1.6;
+      EXPECT_LE(static_cast<double>(counted), loose * static_cast<double>(peak))
+          << dtype << " " << channels[0];
     }
 }
 
 TEST(AutoencoderMemory, StripsStayWithinWhatTheyAreGiven) {
-  const Sizes size{.height = 512, .width = 384};
+  const Sizes size{.height = 320, .width = 128};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
     for (const bool attention : {true, false}) {
       const AutoencoderConfig config = small_config({64, 64, 32}, attention);

@@ -75,7 +75,7 @@ TEST(GroupNorm, MomentsAreThoseOfChannels) {
   const NormCase c({2, 24, 13, 11}, 4, true, 100);
   const ChannelMoments made = channel_moments(c.x);
   const at::Tensor wide = c.x.to(at::kDouble), means = wide.mean({2, 3});
-  EXPECT_LT(away(made.means, means), 1e-5);
+  EXPECT_LT(away(made.means, means), 1e-4);
   const at::Tensor squares = (wide - means.view({2, 24, 1, 1})).square().sum({2, 3});
   EXPECT_LT(away(made.squares / squares, at::ones_like(squares)), 1e-5);
 }
