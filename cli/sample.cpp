@@ -1,4 +1,5 @@
 // `pom sample`: a request in flags, images or clips in files.
+#include <chrono>
 #include <iostream>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "cli/output_names.h"
 #include "cli/processor.h"
 #include "cli/sample_options.h"
+#include "cli/sample_ranks.h"
 #include "cli/sheet.h"
 #include "cli/signals.h"
 #include "cli/sink.h"
@@ -40,9 +42,11 @@ struct Run {
   generate::Inputs inputs = {};
   std::vector<std::pair<std::int64_t, at::Tensor>> latents = {};  // as they were made, to be saved
   double seconds = 0;
+  parallel::Ranks ranks = {};
 
+  bool writes() const { return ranks.first() || !options.split; }
   void remark(const std::string& text) const {
-    if (!options.quiet && !text.empty()) say(text);
+    if (!options.quiet && !text.empty() && ranks.first()) say(text);
   }
 };
 
@@ -77,16 +81,23 @@ void check_new_file(const std::string& path, const char* flag, bool replace) {
 }
 
 Run prepare(const SampleOptions& options, Engine& engine) {
-  Run run{.options = options, .engine = engine};
+  Run run{.options = options, .engine = engine, .ranks = parallel::world()};
   check_files(options.request);
   if (!options.init_latents.empty()) run.inputs.noise = read_latents(options.init_latents);
-  as_usage([&] { run.job = engine.resolve(asked(options, engine.config())); });
+  as_usage([&] {
+    Request request = asked(options, engine.config());
+    run.job = engine.resolve(request);
+    share_seed(request, run.job, run.ranks);
+    if (!run.ranks.alone()) run.job = engine.resolve(request);
+  });
   if (engine.config().network.video() &&
       (options.output == "-" || (!options.output.empty() && io::is_clip_file_name(options.output))))
     run.job.clip = true;  // of one frame, maybe
   run.limits.batch = options.batch;
   if (!options.memory_limit.empty())
     run.limits.memory_bytes = parse_bytes(options.memory_limit, "--memory-limit");
+  check_ranks(options, run.job, run.ranks);
+  limit_to_rank(run.limits, options, run.job, run.ranks);
   return run;
 }
 
@@ -191,7 +202,7 @@ class Bar {
 
 End make(Run& run, Sink& sink, const StopSignals& signals) {
   const Job& job = run.job;
-  Bar bar(run.options.quiet);
+  Bar bar(run.options.quiet || !run.ranks.first());
   generate::Observer observer;
   observer.stop = &signals.asked();
   observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
@@ -204,7 +215,7 @@ End make(Run& run, Sink& sink, const StopSignals& signals) {
     sink.end_block();
   };
   observer.on_remark = [&](const std::string& remark) { run.remark(remark); };
-  observer.preview_every = run.options.preview;
+  observer.preview_every = run.writes() ? run.options.preview : 0;
   observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& frames) {
     sink.preview(step, frames);
   };
@@ -221,11 +232,11 @@ End make(Run& run, Sink& sink, const StopSignals& signals) {
       end = End::stopped;
       if (run.latents.size() > 0) run.remark("the latents were not written: " + run.options.save_latents);
     }
-    sink.finish(end == End::stopped);
+    if (run.writes()) sink.finish(end == End::stopped);
   } catch (const io::ClosedPipe&) {
     end = End::unread;
   }
-  if (end != End::stopped) write_latents(run);
+  if (end != End::stopped && run.writes()) write_latents(run);
   return end;
 }
 
@@ -284,14 +295,15 @@ int sample(SampleOptions& options) {
   as_usage([&] { generate::device_named(options.device, "sample"); });
   Engine engine(options.model, options.device);
   Run run = prepare(options, engine);
-  if (options.dry_run) return forecast(run);
+  if (options.dry_run) return run.ranks.first() ? forecast(run) : Exit::ok;
   const std::unique_ptr<Sink> sink =
       run.job.clip ? clip_sink(options, run.job, engine) : image_sink(options, run.job, engine);
   check_new_file(options.request.save_state, "--save-state", options.yes);
   check_new_file(options.save_latents, "--save-latents", options.yes);
   if (!options.save_latents.empty() && run.job.frames == 0)
     throw UsageError("--save-latents: expected a clip with an end, got --frames inf");
-  if (options.request.seed.size() == 1 && options.request.own_seed() < 0)  // never lost
+  run.ranks.meet(std::chrono::minutes(10));  // all have looked at what is there before anyone writes
+  if (run.ranks.first() && options.request.seed.size() == 1 && options.request.own_seed() < 0)  // never lost
     say("using random seed " + std::to_string(run.job.first().own_seed()));
   for (const std::string& remark : run.job.remarks) run.remark(remark);
   run.remark(sink->remark());
@@ -299,8 +311,10 @@ int sample(SampleOptions& options) {
   const double start = steady_seconds();
   const End end = make(run, *sink, signals);
   run.seconds = steady_seconds() - start;
-  print_result(run, *sink, end);
-  tell_end(run, *sink, end);
+  if (run.writes()) {
+    print_result(run, *sink, end);
+    tell_end(run, *sink, end);
+  }
   return end == End::stopped ? signals.exit_code() : Exit::ok;
 }
 

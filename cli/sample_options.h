@@ -16,6 +16,7 @@ struct SampleOptions {
   generate::Request request;
   std::int64_t preview = 0, batch = 0, threads = 0;
   bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
+  bool split = false;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -88,6 +89,11 @@ struct SampleOptions {
                 .value = "SIZE",
                 .group = work},
           memory_limit);
+    visit(Field{.name = "split",
+                .help = "with several ranks (torchrun -m libpom sample): all of them work on each image or "
+                        "clip, for one that is large (default: each makes items of its own)",
+                .group = work},
+          split);
     visit(threads_field(work), threads);
   }
 };

@@ -33,14 +33,15 @@ at::Tensor rows_of_batch(const at::Tensor& all, std::int64_t first, std::int64_t
 }  // namespace
 
 BatchRun::BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std::int64_t count,
-                   const Observer& observer, const Inputs& inputs)
+                   const Observer& observer, const Inputs& inputs, const parallel::Ranks& ranks)
     : engine_(engine),
       job_(job),
       first_(first),
       count_(count),
       observer_(observer),
+      ranks_(ranks),
       inputs_{rows_of_batch(inputs.noise, first, count), rows_of_batch(inputs.init, first, count)},
-      sampler_(engine.denoiser(job.first()), engine.sampling(job, items())) {
+      sampler_(engine.denoiser(job.first()), engine.sampling(job, items(), ranks)) {
   if (engine_.config.network.video()) decoder_ = engine_.codec->clip_decoder();
   for (const Request& item : items()) prompts_.push_back(item.subject());
 }
@@ -148,9 +149,11 @@ void BatchRun::run_blocks(const SamplingHooks& hooks) {
   const std::int64_t at_once = job_.stream ? 1 : job_.blocks, pt = engine_.config.network.patch_time;
   for (std::int64_t block = 0; job_.blocks == 0 || block < job_.blocks; block += at_once) {
     const at::Tensor latents = make(block, at_once, hooks).to(at::kCPU);
-    if (!job_.stream && observer_.stop != nullptr && observer_.stop->load(std::memory_order_relaxed))
+    if (ranks_.alone() && !job_.stream && observer_.stop != nullptr &&
+        observer_.stop->load(std::memory_order_relaxed))
       throw Stopped();
     passed_ = block + at_once;
+    if (!ranks_.first()) continue;
     if (observer_.on_latents) observer_.on_latents(first_, latents);
     if (latents.dim() == 4)
       give(latents, block);

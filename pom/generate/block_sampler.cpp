@@ -18,7 +18,8 @@ BlockSampler::BlockSampler(models::Denoiser& network, BatchSampling sampling)
                   .height = sampling_.height,
                   .width = sampling_.width,
                   .evaluations = evaluations_,
-                  .blocks = sampling_.blocks});
+                  .blocks = sampling_.blocks,
+                  .ranks = sampling_.ranks});
 }
 
 void BlockSampler::tell(const models::Condition& condition) {

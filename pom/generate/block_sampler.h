@@ -26,6 +26,7 @@ struct BatchSampling {
   diffusion::SamplerOptions options;
   diffusion::Guidance guidance;
   std::int64_t blocks = 0;  // of an item in all; 0: not known
+  parallel::Ranks ranks;    // who evaluate the network together
 };
 
 // Called while blocks are made. Throwing leaves the sampler where it was before them.

@@ -133,7 +133,23 @@ void Engine::Impl::make_room(const Request& request, std::int64_t items) const {
   codec->set_options(options);
 }
 
-BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> items) const {
+Plan Engine::Impl::plan_of_run(const Job& job, const Limits& limits) const {
+  Job part = job;
+  if (const parallel::Share& items = limits.items; items.count > 0)
+    part.items = {job.items.begin() + items.first, job.items.begin() + items.end()};
+  Plan own = plan(part, limits);
+  if (limits.ranks.alone()) return own;
+  const std::vector<std::int64_t> worst = limits.ranks.largest({-own.batch, own.fits ? 0 : 1});
+  Limits agreed = limits;
+  agreed.batch = std::max<std::int64_t>(1, -worst[0]);
+  own = plan(part, agreed);
+  check(worst[1] == 0 || !own.fits, "sample: memory: expected enough on all ", limits.ranks.size(),
+        " ranks, got too little on another one, which says how much");
+  return own;
+}
+
+BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> items,
+                                     const parallel::Ranks& ranks) const {
   const Request& r = items.front();
   BatchSampling sampling{.height = *r.height / codec->factor(),
                          .width = *r.width / codec->factor(),
@@ -142,7 +158,8 @@ BatchSampling Engine::Impl::sampling(const Job& job, std::span<const Request> it
                          .sampler = *r.sampler,
                          .options = sampler_options(r),
                          .guidance = guidance_of(r),
-                         .blocks = job.blocks};
+                         .blocks = job.blocks,
+                         .ranks = ranks};
   sampling.guidance.channels = config.sample.guidance_channels;
   for (const Request& item : items) sampling.seeds.push_back(static_cast<std::uint64_t>(item.own_seed()));
   return sampling;
@@ -228,7 +245,9 @@ Origin Engine::origin(const Request& item) const {
 
 void Engine::run(const Job& job, const Limits& limits, const Observer& observer, const Inputs& inputs) {
   const Request& r = job.first();
-  const Plan plan = impl_->plan(job, limits);
+  const parallel::Ranks& ranks = limits.ranks;
+  check(ranks.alone() || !job.stream, "sample: ranks: expected images or clips made whole, got a stream");
+  const Plan plan = impl_->plan_of_run(job, limits);
   if (!plan.fits)
     fail(refusal(impl_->work(job), plan,
                  advice(impl_->config, *impl_->codec, r, impl_->work(job), plan, impl_->stored_bytes(r))));
@@ -237,7 +256,8 @@ void Engine::run(const Job& job, const Limits& limits, const Observer& observer,
   std::int64_t done = 0;
   SamplingHooks hooks;
   hooks.before = [&] {
-    if (observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed)) throw Stopped();
+    const bool stop = observer.stop != nullptr && observer.stop->load(std::memory_order_relaxed);
+    if (ranks.largest({stop ? 1 : 0})[0] != 0) throw Stopped();  // all at once
   };
   hooks.after = [&] {
     ++done;
@@ -250,7 +270,9 @@ void Engine::run(const Job& job, const Limits& limits, const Observer& observer,
     impl_->encoder->unload();
   }
   for (std::int64_t i = 0; i < plan.batches; ++i)
-    BatchRun(*impl_, job, plan.begin(i), plan.begin(i + 1) - plan.begin(i), observer, latents).run(hooks);
+    BatchRun(*impl_, job, limits.items.first + plan.begin(i), plan.begin(i + 1) - plan.begin(i), observer,
+             latents, ranks)
+        .run(hooks);
 }
 
 Inputs Engine::Impl::prepared(const Job& job, const Inputs& inputs) const {

@@ -18,13 +18,19 @@
 #include "pom/generate/metadata.h"
 #include "pom/generate/request.h"
 #include "pom/io/image.h"
+#include "pom/parallel/ranks.h"
+#include "pom/parallel/share.h"
 
 namespace pom::generate {
 
-// How to work, which changes no pixel.
+// How to work, which changes no pixel but by rounding.
 struct Limits {
   std::int64_t batch = 0;         // items at a time, at most; 0: as many as memory and speed suggest
   std::int64_t memory_bytes = 0;  // what the process may take in all, without a GPU's; 0: what is free
+  parallel::Share items = {};     // only these of a job; count 0: all
+  // All of them run the same job, each on its rows of an image or blocks of a clip that is made whole; the
+  // first one decodes and is told of frames. Pixels differ by rounding from those of one process.
+  parallel::Ranks ranks = {};
 };
 
 // Frames of an item that are there: an image whole, of a clip those of a block.

@@ -52,7 +52,10 @@ struct Engine::Impl {
   // whole does not fit.
   void make_room(const Request& request, std::int64_t items) const;
   // Of some items of a job.
-  BatchSampling sampling(const Job& job, std::span<const Request> items) const;
+  BatchSampling sampling(const Job& job, std::span<const Request> items,
+                         const parallel::Ranks& ranks = {}) const;
+  // The plan of a run: that of all its ranks, whose memory may differ.
+  Plan plan_of_run(const Job& job, const Limits& limits) const;
   // Pixels (1, C, H, W) or (1, C, T, H, W) of the file that a job begins with; undefined where there is none.
   at::Tensor read_init(const Job& job) const;
   // What a run begins with, as latents.
@@ -73,7 +76,7 @@ class BatchRun {
  public:
   // Items first … first + count - 1. `observer` lives as long as this.
   BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std::int64_t count,
-           const Observer& observer, const Inputs& inputs);
+           const Observer& observer, const Inputs& inputs, const parallel::Ranks& ranks);
 
   void run(const SamplingHooks& hooks);
 
@@ -94,6 +97,7 @@ class BatchRun {
   const Job& job_;
   std::int64_t first_, count_;
   const Observer& observer_;
+  parallel::Ranks ranks_;                         // who make it together
   Inputs inputs_;                                 // this batch's, on the device
   std::unique_ptr<codecs::ClipDecoder> decoder_;  // of a codec for clips
   std::vector<std::string> prompts_;              // of now

@@ -13,6 +13,7 @@
 #include "pom/models/vdipom.h"
 #include "pom/nn/embeddings.h"
 #include "pom/ops/block/training.h"
+#include "pom/ops/sequence.h"
 #include "pom/ops/state.h"
 
 namespace pom::models {
@@ -113,6 +114,7 @@ class ClipDenoiser final : public Denoiser {
           "Denoiser: blocks: expected how many the clip will have, since its time code is relative, got ",
           plan.blocks);
     clip_blocks_ = plan.blocks;
+    ranks_ = plan.ranks;
     batch_ = plan.batch, evaluations_ = plan.evaluations;
     rows_ = plan.height / config_.patch, columns_ = plan.width / config_.patch;
     places_ = nn::clip_place_code(rows_, columns_, config_.dim, arithmetic_of(dtype_), position_form_)
@@ -159,23 +161,12 @@ class ClipDenoiser final : public Denoiser {
               x.sizes() == at::IntArrayRef({batch_, config_.channels, x.size(2), rows_ * p, columns_ * p}),
           "Denoiser: x: expected what was planned, (", batch_, ", ", config_.channels, ", a multiple of ", pt,
           ", ", rows_ * p, ", ", columns_ * p, "), got ", x.sizes());
-    const std::int64_t n = x.size(2) / pt, R = rows_of(i);
-    check(!config_.needs_length() || block_ + n <= clip_blocks_, "Denoiser: x: expected no more than the ",
-          clip_blocks_, " blocks that were planned, got ", block_ + n);
-    check(told_.text.dim() == 3 || told_.text.size(1) == n, "Denoiser: text: expected one for each of ", n,
-          " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
-    const at::Tensor m = table_->rows(i).expand({R * n, table_->width()}).contiguous();
-    const std::vector<LayerText>& told = texts_of(i);
-    at::Tensor tokens = embed(x, n, R > batch_);
-    std::vector<LayerPast> next;
-    for (std::int64_t l = 0; l < config_.depth; ++l) {
-      next.push_back(past_[static_cast<std::size_t>(i)][static_cast<std::size_t>(l)]);
-      run_layer(l, tokens, m, told[static_cast<std::size_t>(l)], next.back(), n);
-    }
-    pending_[static_cast<std::size_t>(i)] = {std::move(next), n};
-    at::Tensor pixels = at::empty({R * n, tokens.size(1), config_.values()}, stream_);
-    ops::modulated_linear(tokens, table_->output(m), out_proj_, pixels);
-    return clip_unpatchify(pixels.view({R, n * tokens.size(1), config_.values()}), x.sizes(), config_);
+    check(ranks_.alone() || block_ == 0,
+          "Denoiser: x: expected all blocks of a clip that is split over ranks at once, got more after ",
+          block_);
+    const SequenceSplit split{.ranks = ranks_, .whole = x.size(2)};
+    const at::Tensor part = sequence_part(x, config_, split);
+    return sequence_whole(evaluate(part, i, split), config_, split);
   }
 
   void advance() override {
@@ -196,6 +187,8 @@ class ClipDenoiser final : public Denoiser {
     check(config_.block_causal(),
           "Denoiser: state: expected a block-causal network, got one whose blocks all ", "see each other");
     check(told_.text.defined(), "Denoiser: state: expected tell() before");
+    check(ranks_.alone(), "Denoiser: state: expected a clip that one rank makes, got one that is split over ",
+          ranks_.size());
     const auto last = [](const at::Tensor& t, std::int64_t dims) {  // what the last of the blocks was told
       return t.dim() > dims ? t.select(1, -1).contiguous() : t;
     };
@@ -372,15 +365,40 @@ class ClipDenoiser final : public Denoiser {
 
   // ---- one evaluation ----
 
+  // x: this rank's blocks of the clip, or all of them.
+  at::Tensor evaluate(const at::Tensor& x, std::int64_t i, const SequenceSplit& split) {
+    const std::int64_t pt = config_.patch_time, n = x.size(2) / pt, R = rows_of(i);
+    first_here_ = split.split() ? sequence_share(config_, split).first / pt : 0;
+    tokens_split_ = split_tokens("Denoiser", x, config_, split);
+    const std::int64_t all = split.split() ? split.whole / pt : n;  // blocks, on whatever rank
+    check(!config_.needs_length() || block_ + all <= clip_blocks_, "Denoiser: x: expected no more than the ",
+          clip_blocks_, " blocks that were planned, got ", block_ + all);
+    check(told_.text.dim() == 3 || told_.text.size(1) == all, "Denoiser: text: expected one for each of ",
+          all, " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
+    const at::Tensor m = table_->rows(i).expand({R * n, table_->width()}).contiguous();
+    const std::vector<LayerText>& told = texts_of(i);
+    at::Tensor tokens = embed(x, n, R > batch_);
+    std::vector<LayerPast> next;
+    for (std::int64_t l = 0; l < config_.depth; ++l) {
+      next.push_back(past_[static_cast<std::size_t>(i)][static_cast<std::size_t>(l)]);
+      run_layer(l, tokens, m, told[static_cast<std::size_t>(l)], next.back(), n);
+    }
+    pending_[static_cast<std::size_t>(i)] = {std::move(next), all};
+    at::Tensor pixels = at::empty({R * n, tokens.size(1), config_.values()}, stream_);
+    ops::modulated_linear(tokens, table_->output(m), out_proj_, pixels);
+    return clip_unpatchify(pixels.view({R, n * tokens.size(1), config_.values()}), x.sizes(), config_);
+  }
+
   // (n K, d), of the tokens of the n blocks to come.
   const at::Tensor& positions(std::int64_t n) {
-    if (!positions_.defined() || placed_block_ != block_ || positions_.size(0) != n * places_.size(0)) {
-      const at::Tensor numbers = at::arange(block_, block_ + n, at::kLong);
+    const std::int64_t first = block_ + first_here_;
+    if (!positions_.defined() || placed_block_ != first || positions_.size(0) != n * places_.size(0)) {
+      const at::Tensor numbers = at::arange(first, first + n, at::kLong);
       const at::Tensor times = nn::clip_time_code(numbers, config_.dim, time_code_.of_clip(clip_blocks_),
                                                   arithmetic_of(dtype_), position_form_)
                                    .to(stream_.device());
       positions_ = (places_.unsqueeze(0) + times.unsqueeze(1)).flatten(0, 1);
-      placed_block_ = block_;
+      placed_block_ = first;
     }
     return positions_;
   }
@@ -408,7 +426,7 @@ class ClipDenoiser final : public Denoiser {
       attend_text(layer, x, reading, told, text_gate, repeats);
       attend_clip(layer, x, mixing, past.cache, gate, n);
     } else {
-      const at::Tensor context = per_block(told.context, repeats);
+      const at::Tensor context = context_here(told.context, x.size(0) / n, n);
       x = ops::gated_add(x, ops::mixer_select(norm(x, reading), context, layer.c_pom), text_gate, 0);
       x = ops::gated_add(x, mix(norm(x, mixing), past.sums, layer.pom, n), gate, 0);
     }
@@ -416,9 +434,16 @@ class ClipDenoiser final : public Denoiser {
                           table_->part(m, l, gate_2));
   }
 
+  // (R n, kD) of texts of R items or of all their blocks.
+  at::Tensor context_here(const at::Tensor& context, std::int64_t R, std::int64_t n) const {
+    if (told_.text.dim() == 3) return per_block(context, n);
+    return context.unflatten(0, {R, -1}).narrow(1, first_here_, n).flatten(0, 1);
+  }
+
   // y (R n, K, d): a block sees itself and those before it, or all blocks each other.
   at::Tensor mix(const at::Tensor& y, ops::MixerState& past, const ops::LayerWeights& weights,
                  std::int64_t n) const {
+    if (tokens_split_.split()) return mix_split(y, past.window(), weights, n);
     if (n == 1 && config_.block_causal()) return ops::step(y, past, weights, config_.order);
     const std::int64_t R = y.size(0) / n, K = y.size(1);
     const at::Tensor sums = ops::mixer_summary(y, weights, config_.order).view({R, n, config_.features()});
@@ -433,6 +458,15 @@ class ClipDenoiser final : public Denoiser {
       means.push_back(past.mean());
     }
     return ops::mixer_select(y, at::stack(means, 1).flatten(0, 1), weights);
+  }
+
+  // The same of a clip whose other blocks are with other ranks.
+  at::Tensor mix_split(const at::Tensor& y, std::int64_t window, const ops::LayerWeights& weights,
+                       std::int64_t n) const {
+    const std::int64_t R = y.size(0) / n, K = y.size(1);
+    const ops::Mask mask = config_.block_causal() ? ops::Mask::block_causal(K, window) : ops::Mask::none();
+    const at::Tensor whole = y.view({R, n * K, config_.dim});
+    return ops::mixer_layer(whole, whole, weights, config_.order, mask, tokens_split_).view_as(y);
   }
 
   at::Tensor projected(const at::Tensor& x, const ops::Modulation& modulation,
@@ -531,6 +565,9 @@ class ClipDenoiser final : public Denoiser {
   std::optional<ModulationTable> table_;
 
   std::int64_t batch_ = 0, rows_ = 0, columns_ = 0, block_ = 0;
+  parallel::Ranks ranks_;        // who has blocks of the clip
+  std::int64_t first_here_ = 0;  // how many of them are with ranks before this one
+  ops::SplitTokens tokens_split_;
   std::int64_t clip_blocks_ = 0;  // all that will come, where the time code is relative
   std::vector<Evaluation> evaluations_;
   at::Tensor places_;     // (K, d)

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/models/weights.h"
+#include "pom/parallel/ranks.h"
 
 namespace pom::models {
 
@@ -30,6 +31,9 @@ struct SamplingPlan {
   std::vector<Evaluation> evaluations;
   // Of clips whose time code is relative: all the blocks that will come, at once or one after another.
   std::int64_t blocks = 0;
+  // Each rank evaluates its rows of the picture, or its blocks of a clip that is made whole: all call alike,
+  // with the same x, and get the same answers.
+  parallel::Ranks ranks = {};
 };
 
 // What the items of a batch are to show; and what guidance leads away from, nothing in particular unless

@@ -13,7 +13,9 @@
 #include "pom/nn/embeddings.h"
 #include "pom/ops/block/block_stack.h"
 #include "pom/ops/block/inference.h"
+#include "pom/ops/block/training.h"
 #include "pom/ops/cuda/graphs.h"
+#include "pom/ops/sequence.h"
 
 namespace pom::models {
 namespace {
@@ -84,16 +86,22 @@ class ImageDenoiser final : public Denoiser {
   void plan(const SamplingPlan& plan) override {
     const at::NoGradGuard no_gradients;
     check_plan(plan, config_, "Denoiser");
-    const std::int64_t rows = plan.height / config_.patch, columns = plan.width / config_.patch;
-    const bool resized = rows != rows_ || columns != columns_;
+    split_ = {.ranks = plan.ranks, .whole = plan.height};
+    check(!split_.split() || !fp8(), "Denoiser: dtype: fp8 has no kernels for a picture split over ranks");
+    const parallel::Share mine =
+        split_.split() ? sequence_share(config_, split_) : parallel::Share{0, plan.height};
+    const std::int64_t rows = mine.count / config_.patch, columns = plan.width / config_.patch;
+    const std::int64_t height = plan.height / config_.patch, first = mine.first / config_.patch;
+    const bool resized = rows != rows_ || columns != columns_ || height != height_ || first != first_row_;
     if (resized || batch_ != plan.batch) {
       if (graphs_) graphs_->drop();
       stacks_ = {};
     }
     if (resized) {
-      rows_ = rows, columns_ = columns;
-      positions_ = nn::position_code(rows, columns, config_.dim, arithmetic_of(dtype_),
+      rows_ = rows, columns_ = columns, height_ = height, first_row_ = first;
+      positions_ = nn::position_code(height, columns, config_.dim, arithmetic_of(dtype_),
                                      nn::position_form(config_.position))
+                       .narrow(0, first * columns, rows * columns)
                        .to(stream_.device());
     }
     batch_ = plan.batch, evaluations_ = plan.evaluations, block_ = 0, told_ = false;
@@ -126,21 +134,24 @@ class ImageDenoiser final : public Denoiser {
     check(told_, "Denoiser: classes: expected tell() before the first evaluation");
     check(evaluation >= 0 && evaluation < std::ssize(evaluations_), "Denoiser: evaluation: expected 0 to ",
           std::ssize(evaluations_) - 1, ", got ", evaluation);
-    check(x.size(0) == batch_ && x.size(2) == rows_ * config_.patch && x.size(3) == columns_ * config_.patch,
-          "Denoiser: x: expected what was planned, (", batch_, ", ", config_.channels, ", ",
-          rows_ * config_.patch, ", ", columns_ * config_.patch, "), got ", x.sizes());
+    check(
+        x.size(0) == batch_ && x.size(2) == height_ * config_.patch && x.size(3) == columns_ * config_.patch,
+        "Denoiser: x: expected what was planned, (", batch_, ", ", config_.channels, ", ",
+        height_ * config_.patch, ", ", columns_ * config_.patch, "), got ", x.sizes());
     const bool both = evaluations_[static_cast<std::size_t>(evaluation)].both;
     const std::int64_t images = both ? 2 * batch_ : batch_;
     at::Tensor now = modulations_.narrow(0, 0, images);
     at::index_select_out(now, table_->rows(evaluation), 0, row_of_image_.narrow(0, 0, images));
-    cut_patches(x);
+    const at::Tensor part = sequence_part(x, config_, split_);
+    tokens_split_ = split_tokens("Denoiser", part, config_, split_);
+    cut_patches(part);
     if (fp8() && !measured_)
       measure_scales(images);
-    else if (graphs_)  // another path runs other kernels
+    else if (graphs_ && !split_.split())  // another path runs other kernels
       graphs_->run(2 * static_cast<int>(ops::path()) + both, [&] { run_network(images); });
     else
       run_network(images);
-    return out_.narrow(0, 0, images);
+    return sequence_whole(out_.narrow(0, 0, images), config_, split_);
   }
 
   void advance() override { ++block_; }
@@ -240,6 +251,11 @@ class ImageDenoiser final : public Denoiser {
       at::Tensor projected = qkv_.narrow(0, 0, x.size(0));
       ops::modulated_linear(x, m.mixing, layer.qkv, projected, fp8);
       ops::add_linear(x, attend(projected), layer.proj, m.mixing_gate, fp8);
+    } else if (split_.split()) {
+      const at::Tensor normal =
+          ops::modulated_norm(x, m.mixing.scale, m.mixing.shift, m.mixing.eps).to(stored_as(dtype_));
+      const at::Tensor mixed = ops::mixer_layer(normal, normal, layer.pom, config_.order, {}, tokens_split_);
+      x.copy_(ops::gated_add(x, mixed, m.mixing_gate, 0));
     } else {
       ops::add_mixer(x, m.mixing, layer.pom, config_.order, m.mixing_gate, fp8);
     }
@@ -249,7 +265,7 @@ class ImageDenoiser final : public Denoiser {
 
   // All blocks at once for this stream, with or without its second half; null where they run one by one.
   ops::BlockStack* stacked(const at::Tensor& x) {
-    if (!on_gpu() || config_.attention() || !exact_gelu() || (fp8() && !measured_) ||
+    if (!on_gpu() || split_.split() || config_.attention() || !exact_gelu() || (fp8() && !measured_) ||
         ops::path() == ops::Path::composed)
       return nullptr;
     std::optional<std::unique_ptr<ops::BlockStack>>& stack = stacks_[x.size(0) > batch_];
@@ -294,6 +310,9 @@ class ImageDenoiser final : public Denoiser {
   std::optional<ModulationTable> table_;  // a row for each class of the batch
 
   std::int64_t batch_ = 0, rows_ = 0, columns_ = 0, block_ = 0;
+  std::int64_t height_ = 0, first_row_ = 0;  // rows_ are these, or a rank's part of them
+  SequenceSplit split_;
+  ops::SplitTokens tokens_split_;
   std::vector<Evaluation> evaluations_;
   bool told_ = false;
   at::Tensor positions_;     // (N, d)

@@ -72,6 +72,18 @@ def clips(blocks, texts=1, dtype=torch.float64, **fields):
     return compared(fields, 2 * blocks, call, x, dy)
 
 
+def denoised(fields, shape, texts=1):
+    """What every rank gets of an evaluation that all share, against one of its own."""
+    torch.manual_seed(2)
+    x = torch.randn(B, 3, *shape).double()
+    rows = (B,) if texts == 1 else (B, shape[0] // 2)
+    text, mask = torch.randn(*rows, 5, 6).double(), torch.rand(*rows, 5) < 0.7
+    one = OPS.denoised(fields, x, text, mask, "")
+    t = torch.tensor(error(OPS.denoised(fields, x, text, mask, "0"), one), dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    return float(t)
+
+
 def refused(call):
     try:
         call()
@@ -98,6 +110,16 @@ processes.tell(
         "single": {
             "pictures": pictures(uneven, dtype=torch.float32),
             "clips": clips(uneven, temporal_mask="block-causal", dtype=torch.float32),
+        },
+        "denoised": {
+            "picture": denoised(PICTURE, (2 * uneven, 6)),
+            "clip": denoised({**CLIP, "temporal_mask": "block-causal", "window": "2"}, (2 * uneven, 4, 6)),
+            "clip, a text for each block": denoised(
+                {**CLIP, "temporal_mask": "block-causal", "own_every": "2"}, (2 * uneven, 4, 6), texts=2
+            ),
+            "clip, all see all": denoised(
+                {**CLIP, "temporal_mask": "none", "time_code": "relative"}, (2 * uneven, 4, 6)
+            ),
         },
         "numbers": 2 * 2 * B * 2 * 2 * 16,  # passes, layers, sequences, kD
         "attention": refused(lambda: OPS.share({**PICTURE, "mixer": "attention", "heads": "2"}, 8, 2, 0)),

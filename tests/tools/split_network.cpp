@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "pom/base/error.h"
+#include "pom/models/denoiser.h"
 #include "pom/models/dipom.h"
 #include "pom/models/vdipom.h"
 
@@ -80,6 +81,30 @@ Result clips(const Fields& fields, const at::Tensor& x, const at::Tensor& t, con
                    [&](const at::Tensor& in) { return network->forward(in, t, text, mask, first); });
 }
 
+// What guidance asks of a network made ready to sample, by the ranks of a group together: 2 B rows.
+at::Tensor denoised(const Fields& fields, const at::Tensor& x, const at::Tensor& text, const at::Tensor& mask,
+                    const std::string& group) {
+  const models::NetworkConfig config = config_of(fields);
+  models::Weights weights;
+  at::manual_seed(11);
+  for (const models::TensorSpec& spec : models::expected_tensors(config))
+    weights[spec.name] = at::randn(spec.shape, at::kDouble) * 0.2;
+  const auto denoiser = models::Denoiser::make(config, std::move(weights), x.scalar_type());
+  denoiser->plan({.batch = x.size(0),
+                  .height = x.size(-2),
+                  .width = x.size(-1),
+                  .evaluations = {{0.7, true}},
+                  .blocks = config.video() ? x.size(2) / config.patch_time : 0,
+                  .ranks = split_of(group, 0).ranks});
+  if (config.video())
+    denoiser->tell({.text = text, .mask = mask});
+  else
+    denoiser->tell({.classes = std::vector<std::int64_t>(static_cast<std::size_t>(x.size(0)), 1)});
+  at::Tensor out = (*denoiser)(x, 0).clone();
+  denoiser->advance();
+  return out;
+}
+
 // {first, count} of a rank, in latent rows or frames.
 std::tuple<std::int64_t, std::int64_t> share(const Fields& fields, std::int64_t whole, std::int64_t ranks,
                                              std::int64_t rank) {
@@ -104,6 +129,7 @@ TORCH_LIBRARY(pom_tests, m) {
       "clips(Dict(str, str) fields, Tensor x, Tensor t, Tensor text, Tensor mask, Tensor first, Tensor dy, "
       "str group, int whole) -> (Tensor, Tensor, Tensor)",
       clips);
+  m.def("denoised(Dict(str, str) fields, Tensor x, Tensor text, Tensor mask, str group) -> Tensor", denoised);
   m.def("share(Dict(str, str) fields, int whole, int ranks, int rank) -> (int, int)", share);
   m.def("whole_of(Dict(str, str) fields, Tensor part, str group, int whole) -> Tensor", whole_of);
 }
