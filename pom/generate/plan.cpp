@@ -107,9 +107,12 @@ std::int64_t rows_of(const Request& request) {
 }
 
 std::int64_t RunMemory::decode_within(std::int64_t bytes) {
+  // What libraries take when they are first used is in no count, nor the gaps between what comes and goes.
+  constexpr std::int64_t uncounted = std::int64_t{64} << 20, gaps = 8;
   const std::int64_t room = bytes - (of(1) - decode);
   if (decode <= room || least_decode >= decode) return 0;
-  return decode = std::max(room, least_decode);
+  decode = std::max(room, least_decode);
+  return std::max(room - room / gaps - uncounted, least_decode);
 }
 
 RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, const Request& r,

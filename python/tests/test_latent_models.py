@@ -2,8 +2,11 @@
 program. Random weights; diffusers decodes the same latents."""
 
 import json
+import os
+import shutil
 import subprocess
 
+import numpy
 import pytest
 import torch
 
@@ -106,6 +109,36 @@ def test_the_program_samples_reproduces_and_forecasts(images, tmp_path):
     assert forecast["fits"] is True
     run_pom("info", folder)
     run_pom("doctor", folder)
+
+
+def test_decodes_in_strips_where_memory_is_short(images, tmp_path):
+    """The forecast says so, the process stays within it, and nobody sees it in the picture."""
+    from PIL import Image
+
+    folder = tmp_path / "model"
+    shutil.copytree(images[0], folder)
+    vae = diffusers.AutoencoderKL(
+        block_out_channels=[32, 32], norm_num_groups=4, latent_channels=4, layers_per_block=1,
+        down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2,
+        mid_block_add_attention=False,
+    )  # fmt: skip
+    randomised(vae, 1).save_pretrained(folder / "vae")
+    sample = ("sample", "--model", folder, "--class", "b", "--seed", "5", "--size", "1024")
+    whole = json.loads(run_pom(*sample, "--dry-run", "--json").stdout)
+    limit = whole["peak_bytes"] - (160 << 20)  # of some 400 MiB that decoding the whole takes
+    forecast = json.loads(run_pom(*sample, "--dry-run", "--json", "--memory-limit", limit).stdout)
+    assert forecast["fits"] and forecast["peak_bytes"] <= limit
+    peaks, pictures = [], []
+    for name, words in {"whole": (), "strips": ("--memory-limit", limit)}.items():
+        run = [built_program(), *map(str, (*sample, "-o", tmp_path / f"{name}.png", *words))]
+        process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, process.returncode, usage = os.wait4(process.pid, 0)
+        assert process.returncode == 0
+        peaks.append(usage.ru_maxrss * 1024)
+        pictures.append(numpy.asarray(Image.open(tmp_path / f"{name}.png")).astype(int))
+    assert 0.7 * whole["peak_bytes"] < peaks[0] <= 1.05 * whole["peak_bytes"]
+    assert peaks[1] <= limit
+    assert abs(pictures[0] - pictures[1]).max() <= 1
 
 
 def test_a_folder_without_its_autoencoder_is_refused(images, tmp_path):
