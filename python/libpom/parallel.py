@@ -141,6 +141,7 @@ def join(group: dist.ProcessGroup | None = None) -> None:
     if not dist.is_initialized():
         raise Error("libpom: parallel.join: expected torch.distributed.init_process_group() before it")
     group = group if group is not None else dist.group.WORLD
+    assert group is not None  # as it is initialized
     members = dist.get_process_group_ranks(group)
 
     def make(lists: bytes, name: int) -> None:
