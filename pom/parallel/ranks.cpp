@@ -119,7 +119,6 @@ std::string Ranks::backend(c10::DeviceType device) const {
 Ranks Ranks::split(const std::function<int(int rank)>& colour) const {
   std::map<int, std::vector<int>> groups;
   for (int r = 0; r < size(); ++r) groups[colour(r)].push_back(r);
-  if (groups.size() == 1) return *this;
   if (groups.at(colour(rank())).size() == 1 &&
       std::ranges::all_of(groups, [](const auto& g) { return g.second.size() == 1; }))
     return {};

@@ -126,8 +126,8 @@ def test_ranks_share_the_tokens_of_an_image(ranks, more, recipe, alone, tmp_path
     whole = pom_train(recipe, "-o", tmp_path / "whole", "--quiet", "--set", "run.precision=fp64")
     assert whole.returncode == 0, whole.stderr
     for a, b in zip(figures(tmp_path / "run"), figures(tmp_path / "whole"), strict=True):
-        for key in a:
-            assert a[key] == pytest.approx(b[key], rel=1e-6, nan_ok=True), key
+        for key in a.keys() - {"loss_by_time"}:
+            assert a[key] == pytest.approx(b[key], rel=1e-6), key
 
 
 def test_gpus_starts_torchrun(recipe, alone, tmp_path):
