@@ -18,14 +18,14 @@ TORCH_LIBRARY_FRAGMENT(pom, library) {
     const pom::parallel::Traffic t = pom::parallel::Ranks::of_group(group).traffic();
     return std::make_tuple(t.calls, t.numbers, t.bytes);
   });
-}
-
-// For ctypes: a function that makes groups, which writes their name into a buffer of 256 bytes.
-extern "C" __attribute__((visibility("default"))) void pom_set_group_maker(void (*make)(const char* lists,
-                                                                                        char* name)) {
-  pom::parallel::set_group_maker([make](const std::string& lists) {
-    char name[256] = {};
-    make(lists.c_str(), name);
-    return std::string(name);
+  // The address of a function of ctypes, which makes groups and writes the name of the own one into a buffer
+  // of 256 bytes.
+  library.def("set_group_maker(int address) -> ()", [](std::int64_t address) {
+    using Maker = void (*)(const char* lists, char* name);
+    pom::parallel::set_group_maker([make = reinterpret_cast<Maker>(address)](const std::string& lists) {
+      char name[256] = {};
+      make(lists.c_str(), name);
+      return std::string(name);
+    });
   });
 }
