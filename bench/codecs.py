@@ -230,7 +230,7 @@ vae = libpom.codecs.load(folder, dtype=dtype)
 z = torch.randn(1, 4, side // 8, side // 8)
 picture = 3 * side * side * 4
 before = status("VmRSS:")
-memory = int(0.95 * (within * 2**30 - before - 2 * picture))
+memory = int(0.85 * (within * 2**30 - before - 2 * picture))  # the allocator leaves gaps
 start = time.perf_counter()
 made = vae.decode(z, memory=memory)
 seconds = time.perf_counter() - start
