@@ -16,11 +16,12 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from . import _library
 from .errors import Error
 
-_kept = []  # what C++ calls must stay
+_kept: list[object] = []  # what C++ calls must stay
 
 
 def _seconds(name: str, default: float) -> float:
@@ -61,9 +62,9 @@ def _interface_of(address: str) -> str:
     return ""
 
 
-def _agent_store(limit: timedelta) -> dist.Store:
+def _agent_store(limit: timedelta) -> Store:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
+    return TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
 
 
 def _answer(ranks: range, name: str, limit: timedelta, done: threading.Event) -> None:
@@ -78,13 +79,13 @@ def _answer(ranks: range, name: str, limit: timedelta, done: threading.Event) ->
                     answered.add(question)
 
 
-def _store(rank: int, world: int, limit: timedelta, done: threading.Event) -> dist.Store:
+def _store(rank: int, world: int, limit: timedelta, done: threading.Event) -> Store:
     """One for this attempt alone. The agent's lives through restarts with all that the dead have written, and
     ranks cannot count attempts: agents count their own. So the first rank names each attempt, and answers
     those who ask until all are there (`done`)."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") != "True":
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return dist.TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
+        return TCPStore(host, port, world, rank == 0, limit, wait_for_workers=False)
     store, own = _agent_store(limit), uuid.uuid4().hex
     if rank == 0:
         name = own
@@ -94,7 +95,7 @@ def _store(rank: int, world: int, limit: timedelta, done: threading.Event) -> di
         store.set(f"libpom/asks/{rank}", own)
         store.wait([f"libpom/answer/{own}"], limit)
         name = store.get(f"libpom/answer/{own}").decode()
-    return dist.PrefixStore(f"libpom/{name}", store)
+    return PrefixStore(f"libpom/{name}", store)
 
 
 def _backend() -> str:
@@ -149,14 +150,14 @@ def join(group: dist.ProcessGroup | None = None) -> None:
         mine = ""
         for ranks in made:  # all make all of them, in this order
             part = dist.new_group(ranks)
-            if dist.get_rank() in ranks:
+            if dist.get_rank() in ranks and isinstance(part, dist.ProcessGroup):
                 mine = part.group_name
                 _kept.append(part)
         ctypes.memmove(name, mine.encode() + b"\0", len(mine) + 1)
 
     maker = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)(make)
     _kept.append(maker)
-    ctypes.CDLL(str(_library.path)).pom_set_group_maker(maker)
+    torch.ops.pom.set_group_maker(ctypes.cast(maker, ctypes.c_void_p).value)
     torch.ops.pom.join(group.group_name)
 
 

@@ -55,6 +55,7 @@ class SplitTokens:
 
     @property
     def group_name(self) -> str:
+        assert self.group is not None  # as torch.distributed is initialized
         return self.group.group_name
 
     @property

@@ -103,7 +103,7 @@ def sampled(folder, count, *flags, ranks=1):
     if ranks > 1:
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
     command += ["libpom", "sample", "--seed", "3", "--steps", "2", "-q", "--count", str(count), *flags]
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(Path(__file__).resolve().parents[1]))
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
