@@ -148,6 +148,12 @@ TEST(ClipModel, PartsOfABatchGiveTheSameStep) {
   EXPECT_TRUE(at::allclose(weights[0], weights[1], 1e-9, 1e-11));
 }
 
+at::Tensor words_of(const Prepared& prepared) {
+  std::vector<at::Tensor> pieces;
+  for (const Condition& told : prepared.told) pieces.push_back(told.at(0));
+  return at::cat(pieces);
+}
+
 // With two in four frames each: clip i becomes clips 2 i and 2 i + 1, both told its caption.
 TEST(ClipLearner, CutsClipsIntoOnesThatFollowEachOther) {
   const Recipe recipe = tiny();
@@ -157,14 +163,12 @@ TEST(ClipLearner, CutsClipsIntoOnesThatFollowEachOther) {
   for (const char* parts : {"batch.accumulate=1", "batch.accumulate=4"}) {
     const Learner cutting(tiny({"batch.cut=1", "batch.cut_frames=4", "batch.label_drop=0", parts}), at::kCPU);
     const Prepared cut = cutting.prepare(batch, 1, 0);
-    const at::Tensor clips = at::cat(cut.x0), whole_clips = whole.x0.at(0);
+    const at::Tensor clips = at::cat(cut.x0), whole_clips = at::cat(whole.x0);
     ASSERT_EQ(clips.sizes(), at::IntArrayRef({16, 3, 4, 8, 8}));
-    std::vector<at::Tensor> pieces;
-    for (const Condition& told : cut.told) pieces.push_back(told.at(0));
-    const at::Tensor words = at::cat(pieces);
+    const at::Tensor words = words_of(cut), whole_words = words_of(whole);
     for (std::int64_t i = 0; i < 16; ++i) {
       EXPECT_TRUE(at::equal(clips[i], whole_clips[i / 2].narrow(1, i % 2 * 4, 4))) << parts << " " << i;
-      EXPECT_TRUE(at::equal(words[i], whole.told.at(0).at(0)[i / 2])) << parts << " " << i;
+      EXPECT_TRUE(at::equal(words[i], whole_words[i / 2])) << parts << " " << i;
     }
   }
 }
@@ -176,8 +180,8 @@ TEST(ClipLearner, CutsInAShareOfTheStepsWhichTheSeedDecides) {
   const data::Batch batch = lessons.next();
   std::int64_t cut = 0;
   for (std::int64_t draw = 0; draw < 40; ++draw) {
-    const std::int64_t clips = learner.prepare(batch, 1, draw).x0.at(0).size(0);
-    EXPECT_EQ(clips, learner.prepare(batch, 1, draw).x0.at(0).size(0)) << draw;
+    const std::int64_t clips = at::cat(learner.prepare(batch, 1, draw).x0).size(0);
+    EXPECT_EQ(clips, at::cat(learner.prepare(batch, 1, draw).x0).size(0)) << draw;
     cut += clips == 16;
   }
   EXPECT_GT(cut, 8);
