@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import libpom
+from small_encoders import randomised
 from tools import built_program, referee
 
 diffusers = referee("diffusers")
@@ -20,15 +21,6 @@ sentencepiece = referee("sentencepiece")
 pytestmark = pytest.mark.usefixtures("extension")
 
 SCALE, SHIFT = 0.6, 0.1
-
-
-def randomised(model, seed):
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            r = torch.randn(p.shape, generator=generator)
-            p.copy_(r / p[0].numel() ** 0.5 if p.dim() > 1 else 1 + 0.1 * r if "norm" in name else 0.1 * r)
-    return model.eval()
 
 
 def config_of(folder, **sections):
