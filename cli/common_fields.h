@@ -16,6 +16,16 @@ inline Field threads_field(std::string_view group) {
           .most = 1024};
 }
 
+inline Field gpus_field(std::string_view group) {
+  return {
+      .name = "gpus",
+      .help = "work on N GPUs of this machine, one process each (on several machines: torchrun -m libpom)",
+      .value = "N",
+      .group = group,
+      .least = 1,
+      .most = 4096};
+}
+
 inline Field json_field(std::string_view group) {
   return {.name = "json", .help = "the result as one JSON object", .group = group};
 }

@@ -2,20 +2,26 @@
 #include "pom/data/encode.h"
 
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <sstream>
+
+#include <ATen/ops/tensor.h>
 
 #include "cli/command.h"
 #include "cli/common_fields.h"
 #include "cli/flags.h"
 #include "cli/json.h"
 #include "cli/processor.h"
+#include "cli/ranks_launch.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/progress.h"
 #include "pom/generate/device.h"
+#include "pom/parallel/ranks.h"
 
 namespace pom::cli {
 namespace {
@@ -24,7 +30,7 @@ struct EncodeFlags {
   std::string what, source, output, vae, text, size = "256", crop, store = "moments", stored_dtype = "fp16",
                                                part;
   std::string device = "auto", dtype, chunks = "cached";
-  std::int64_t text_limit = 64, frames = 80, per_shard = 1000, batch = 8, workers = 0, seed = 0;
+  std::int64_t text_limit = 64, frames = 80, per_shard = 1000, batch = 8, workers = 0, seed = 0, gpus = 0;
   double fps = 16;
   std::optional<double> scale, shift;
   std::optional<std::int64_t> threads;
@@ -192,6 +198,7 @@ struct EncodeFlags {
                 .most = 1024},
           workers);
     visit(threads_field(group), threads);
+    visit(gpus_field(group), gpus);
     visit(Field{.name = "part",
                 .help = "this machine's share, from 0: 2/8 is the third of eight; the last one joins them",
                 .value = "I/N",
@@ -235,7 +242,8 @@ void check_words(const EncodeFlags& flags) {
   if (flags.vae.empty()) throw UsageError("--vae: expected the folder of an autoencoder, got nothing");
 }
 
-data::EncodeOptions options_of(const EncodeFlags& flags) {
+// Each rank has a part of its own, of what is this machine's.
+data::EncodeOptions options_of(const EncodeFlags& flags, const parallel::Ranks& ranks) {
   const bool clips = flags.what == "clips";
   data::EncodeOptions options;
   options.source = flags.source, options.output = flags.output, options.vae = flags.vae,
@@ -259,6 +267,8 @@ data::EncodeOptions options_of(const EncodeFlags& flags) {
       throw UsageError("--part: expected I/N with I from 0 to N - 1, as 0/8, got \"" + flags.part + "\"");
     options.part = part->first, options.parts = part->second;
   }
+  options.part = options.part * ranks.size() + ranks.rank();
+  options.parts *= ranks.size();
   return options;
 }
 
@@ -303,26 +313,50 @@ int tell_result(const EncodeFlags& flags, const data::EncodeResult& result,
   return result.stopped ? stopped_code : Exit::ok;
 }
 
+// What all ranks have done, who wait for the last of them.
+data::EncodeResult together(data::EncodeResult mine, std::vector<std::string>& names,
+                            const parallel::Ranks& ranks) {
+  if (ranks.alone()) return mine;
+  ranks.meet(std::chrono::hours(24 * 7));
+  at::Tensor sums =
+      at::tensor({mine.samples, mine.shards, mine.bytes, mine.broken, std::int64_t{mine.stopped},
+                  std::int64_t{mine.whole}, std::int64_t{mine.before}},
+                 at::kLong);
+  ranks.sum(sums);
+  const auto* sum = sums.const_data_ptr<std::int64_t>();
+  std::string lines;
+  for (const std::string& name : names) lines += name + "\n";
+  names.clear();
+  for (const std::string& theirs : ranks.gather_text(lines)) {
+    std::istringstream all(theirs);
+    for (std::string name; std::getline(all, name);) names.push_back(name);
+  }
+  mine.samples = sum[0], mine.shards = sum[1], mine.bytes = sum[2], mine.broken = sum[3];
+  mine.stopped = sum[4] > 0, mine.whole = sum[5] > 0, mine.before = sum[6] == ranks.size();
+  return mine;
+}
+
 int run_encode(const EncodeFlags& flags) {
   check_words(flags);
+  if (!flags.dry_run) on_ranks(flags.gpus);
+  const parallel::Ranks& ranks = parallel::world();
   set_threads(flags.threads.value_or(0));
-  const data::EncodeOptions options = options_of(flags);
+  const data::EncodeOptions options = options_of(flags, ranks);
   std::error_code ignored;
   if (std::filesystem::exists(flags.output, ignored) && !std::filesystem::is_directory(flags.output, ignored))
     throw UsageError("--output: expected a folder, got the file " + flags.output);
   data::EncodeRun run(options);
   const data::EncodePlan plan = run.plan();
-  if (flags.dry_run) return tell_plan(flags, plan);
+  if (flags.dry_run) return ranks.first() ? tell_plan(flags, plan) : Exit::ok;
+  const bool quiet = flags.quiet || !ranks.first();
   const StopSignals signals;
   std::optional<Progress> progress;  // made when it is known how much was done before
   std::vector<std::string> names;
   data::EncodeWatcher watcher;
-  const auto tell = [&](const std::string& line) {
-    progress && !flags.quiet ? progress->say(line) : say(line);
-  };
+  const auto tell = [&](const std::string& line) { progress && !quiet ? progress->say(line) : say(line); };
   watcher.on_items = [&](std::int64_t done) {
     if (progress) return progress->set(done);
-    progress.emplace("encoding", plan.items, flags.quiet ? ProgressSink() : progress_sink(std::cerr),
+    progress.emplace("encoding", plan.items, quiet ? ProgressSink() : progress_sink(std::cerr),
                      ProgressOptions{.terminal = is_terminal(2),
                                      .width = terminal_width(2),
                                      .unit = options.format.clips() ? "clip" : "image",
@@ -333,13 +367,16 @@ int run_encode(const EncodeFlags& flags) {
     tell("skipped " + name + ": " + why);
   };
   watcher.on_remark = [&](const std::string& text) {
-    if (!flags.quiet) tell(text);
+    if (!quiet) tell(text);
   };
   watcher.stop = [&] { return signals.asked().load(); };
-  const data::EncodeResult result = run.run(watcher);
+  data::EncodeResult result = run.run(watcher);
   if (progress && !result.stopped) progress->finish();
   progress.reset();
-  return tell_result(flags, result, names, signals.exit_code());
+  result = together(result, names, ranks);
+  return ranks.first()    ? tell_result(flags, result, names, signals.exit_code())
+         : result.stopped ? signals.exit_code()
+                          : Exit::ok;
 }
 
 Action declare_encode(Flags& flags) {

@@ -14,6 +14,7 @@
 #include "cli/help.h"
 #include "cli/parts.h"
 #include "cli/processor.h"
+#include "cli/ranks_launch.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
@@ -200,5 +201,6 @@ int run(int argc, char** argv) {
 extern "C" int pom_main(int argc, char** argv) {
   pom::cli::ignore_write_signals();
   pom::cli::avoid_amx();
+  pom::cli::remember_command(argc, argv);
   return pom::cli::run(argc, argv);
 }

@@ -54,9 +54,12 @@ fs::path package_folder(const fs::path& library) {
   return {};
 }
 
-}  // namespace
+std::vector<std::string>& command_words() {
+  static std::vector<std::string> words;
+  return words;
+}
 
-void launch_ranks(std::int64_t ranks, const std::vector<std::string>& words) {
+[[noreturn]] void become_torchrun(std::int64_t ranks, const std::vector<std::string>& words) {
   const fs::path library = library_of(&parallel::world);
   if (!library.empty()) ::setenv("LIBPOM_LIBRARY", library.c_str(), 1);
   if (const fs::path folder = package_folder(library); !folder.empty()) {
@@ -79,6 +82,29 @@ void launch_ranks(std::int64_t ranks, const std::vector<std::string>& words) {
   ::execvp(interpreter.c_str(), arguments.data());
   fail("--gpus: ", interpreter, " cannot be started: ", std::strerror(errno),
        "; LIBPOM_PYTHON names the Python that has torch and libpom");
+}
+
+}  // namespace
+
+void remember_command(int argc, char** argv) {
+  command_words().assign(argv + (argc > 0 ? 1 : 0), argv + argc);
+}
+
+std::vector<std::string> without_gpus(std::vector<std::string> words) {
+  const std::string flag = "--gpus";
+  for (auto word = words.begin(); word != words.end();) {
+    if (*word == flag && word + 1 != words.end())
+      word = words.erase(word, word + 2);
+    else if (word->starts_with(flag + "="))
+      word = words.erase(word);
+    else
+      ++word;
+  }
+  return words;
+}
+
+void on_ranks(std::int64_t gpus) {
+  if (gpus > 0 && parallel::world().alone()) become_torchrun(gpus, without_gpus(command_words()));
 }
 
 }  // namespace pom::cli

@@ -7,7 +7,14 @@
 
 namespace pom::cli {
 
-// Does not return: this process becomes torchrun. `words` are those of the command, without --gpus.
-[[noreturn]] void launch_ranks(std::int64_t ranks, const std::vector<std::string>& words);
+// What the program was started with, for on_ranks().
+void remember_command(int argc, char** argv);
+
+// Nothing where no number was asked for (0), or where this process is one of several already. Else it does
+// not return: this process becomes torchrun, with the words of the command but for --gpus.
+void on_ranks(std::int64_t gpus);
+
+// The words of a command without --gpus and its number.
+std::vector<std::string> without_gpus(std::vector<std::string> words);
 
 }  // namespace pom::cli

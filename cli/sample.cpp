@@ -11,6 +11,7 @@
 #include "cli/latents_file.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
+#include "cli/ranks_launch.h"
 #include "cli/sample_options.h"
 #include "cli/sample_ranks.h"
 #include "cli/sheet.h"
@@ -80,7 +81,7 @@ void check_new_file(const std::string& path, const char* flag, bool replace) {
     throw UsageError(detail::concat(flag, ": ", path, " already exists; use -y to overwrite"));
 }
 
-Run prepare(const SampleOptions& options, Engine& engine) {
+Run prepare(SampleOptions& options, Engine& engine) {
   Run run{.options = options, .engine = engine, .ranks = parallel::world()};
   check_files(options.request);
   if (!options.init_latents.empty()) run.inputs.noise = read_latents(options.init_latents);
@@ -96,6 +97,7 @@ Run prepare(const SampleOptions& options, Engine& engine) {
   run.limits.batch = options.batch;
   if (!options.memory_limit.empty())
     run.limits.memory_bytes = parse_bytes(options.memory_limit, "--memory-limit");
+  if (std::ssize(run.job.items) < run.ranks.size()) options.split = true;
   check_ranks(options, run.job, run.ranks);
   limit_to_rank(run.limits, options, run.job, run.ranks);
   return run;
@@ -291,6 +293,7 @@ void tell_end(const Run& run, const Sink& sink, End end) {
 int sample(SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected a model folder, got nothing");
   options.model = as_usage([&] { return generate::model_folder(options.model, "--model"); }).string();
+  if (!options.dry_run) on_ranks(options.gpus);
   set_threads(options.threads);
   as_usage([&] { generate::device_named(options.device, "sample"); });
   Engine engine(options.model, options.device);

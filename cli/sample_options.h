@@ -14,7 +14,7 @@ namespace pom::cli {
 struct SampleOptions {
   std::string model, device = "cpu", output, size, memory_limit, init_latents, save_latents;
   generate::Request request;
-  std::int64_t preview = 0, batch = 0, threads = 0;
+  std::int64_t preview = 0, batch = 0, threads = 0, gpus = 0;
   bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
   bool split = false;
 
@@ -90,10 +90,12 @@ struct SampleOptions {
                 .group = work},
           memory_limit);
     visit(Field{.name = "split",
-                .help = "with several ranks (torchrun -m libpom sample): all of them work on each image or "
-                        "clip, for one that is large (default: each makes items of its own)",
+                .help = "with several GPUs all of them work on each image or clip, for one that is large "
+                        "(default: each makes items of its own; where there are fewer items than GPUs, as "
+                        "with --split)",
                 .group = work},
           split);
+    visit(gpus_field(work), gpus);
     visit(threads_field(work), threads);
   }
 };

@@ -22,10 +22,6 @@ void check_ranks(const SampleOptions& options, const generate::Job& job, const p
   refuse(options.output == "-", "--output", apart);
   refuse(!options.save_latents.empty(), "--save-latents", apart);
   refuse(!job.save_state.empty(), "--save-state", apart);
-  if (std::ssize(job.items) < ranks.size())
-    throw UsageError(detail::concat("sample: expected at least one item for each of ", ranks.size(),
-                                    " ranks (--count), or --split, which has all of them work on each, got ",
-                                    job.items.size()));
 }
 
 void limit_to_rank(generate::Limits& limits, const SampleOptions& options, const generate::Job& job,

@@ -81,13 +81,7 @@ struct TrainFlags {
     visit(Field{.name = "dry_run", .help = "only forecast memory and time, from a few steps", .group = work},
           dry_run);
     visit(generate::device_field(work), device);
-    visit(Field{.name = "gpus",
-                .help = "train on N GPUs of this machine (on several machines: torchrun -m libpom train)",
-                .value = "N",
-                .group = work,
-                .least = 1,
-                .most = 4096},
-          gpus);
+    visit(gpus_field(work), gpus);
     visit(Field{.name = "threads",
                 .help = "CPU threads (default: the recipe's, or one per core)",
                 .value = "N",
@@ -143,15 +137,6 @@ std::string command_line(const TrainFlags& flags) {
   std::string line = "pom";
   for (const std::string& word : words_of(flags)) line += " " + word;
   return line;
-}
-
-int train_on_ranks(const TrainFlags& flags) {
-  std::vector<std::string> words = words_of(flags);
-  if (flags.minutes > 0) words.insert(words.end(), {"--minutes", detail::concat(flags.minutes)});
-  if (flags.threads > 0) words.insert(words.end(), {"--threads", std::to_string(flags.threads)});
-  if (flags.json) words.emplace_back("--json");
-  if (flags.quiet) words.emplace_back("--quiet");
-  launch_ranks(flags.gpus, words);
 }
 
 // What a person asked wrongly is an error of usage, wherever it is found.
@@ -244,7 +229,7 @@ bool was_relaunched() {
 int run(const TrainFlags& flags) {
   const train::Recipe recipe = recipe_of(flags);
   check_flags(flags);
-  if (flags.gpus > 0 && parallel::world().alone() && !flags.dry_run) return train_on_ranks(flags);
+  if (!flags.dry_run) on_ranks(flags.gpus);
   set_threads(recipe.run.threads);
   if (flags.dry_run) return parallel::world().first() ? print_forecast(flags, recipe) : Exit::ok;
   const StopSignals signals;

@@ -1,6 +1,7 @@
 // `pom eval`: how well a model draws, by judges that never saw what it draws.
 #include "cli/eval/eval.h"
 
+#include <chrono>
 #include <iostream>
 #include <memory>
 
@@ -8,11 +9,13 @@
 #include "cli/flags.h"
 #include "cli/output_names.h"
 #include "cli/processor.h"
+#include "cli/ranks_launch.h"
 #include "cli/terminal.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/folder.h"
 #include "pom/generate/model_names.h"
 #include "pom/io/atomic_file.h"
+#include "pom/parallel/share.h"
 
 namespace pom::cli {
 
@@ -38,6 +41,7 @@ int print_findings(const EvalOptions& options, const StopSignals& signals,
                    const std::function<Findings()>& work) {
   try {
     Findings findings = work();
+    if (!parallel::world().first()) return Exit::ok;
     findings.text.pop_back();  // print() ends the line
     print(options.json ? findings.json : findings.text);
   } catch (const generate::Stopped&) {
@@ -45,6 +49,24 @@ int print_findings(const EvalOptions& options, const StopSignals& signals,
     return signals.exit_code();
   }
   return Exit::ok;
+}
+
+void run_share(generate::Engine& engine, const generate::Job& job, std::int64_t batch,
+               generate::Observer& observer) {
+  const parallel::Ranks& ranks = parallel::world();
+  const parallel::Share share = parallel::share_of(std::ssize(job.items), ranks.size(), ranks.rank());
+  if (share.count > 0) engine.run(job, {.batch = batch, .items = share}, observer);
+}
+
+void add_up(at::Tensor bytes) {
+  const parallel::Ranks& ranks = parallel::world();
+  if (ranks.alone()) return;
+  wait_for_all();
+  ranks.sum(bytes);
+}
+
+void wait_for_all() {
+  parallel::world().meet(std::chrono::hours(24));
 }
 
 namespace {
@@ -96,6 +118,8 @@ int evaluate(EvalOptions& options) {
   if (!options.model.empty())
     options.model = as_usage([&] { return generate::model_folder(options.model, "model"); }).string();
   check_options(options);
+  on_ranks(options.gpus);
+  options.quiet = options.quiet || !parallel::world().first();
   set_threads(options.threads);
   return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);
 }

@@ -14,14 +14,16 @@
 #include "pom/base/progress.h"
 #include "pom/eval/judge.h"
 #include "pom/generate/device.h"
+#include "pom/generate/engine.h"
 #include "pom/generate/request.h"
+#include "pom/parallel/ranks.h"
 
 namespace pom::cli {
 
 struct EvalOptions {
   std::string what, model, device = "auto", size, sheet, output;
   std::optional<std::int64_t> count;
-  std::int64_t seed = 0, batch = 0, threads = 0;
+  std::int64_t seed = 0, batch = 0, threads = 0, gpus = 0;
   generate::Request request;  // how to sample
   bool drawings = false, yes = false, json = false, quiet = false;
   // Of shapes.
@@ -181,6 +183,7 @@ struct EvalOptions {
                 .least = 1,
                 .most = 65536},
           batch);
+    visit(gpus_field(work), gpus);
     visit(threads_field(work), threads);
   }
 };
@@ -199,6 +202,13 @@ class Watch {
   const double began_ = steady_seconds();
   std::optional<Progress> progress_;
 };
+
+// On several ranks each makes its share of a job's items, the bytes of all are added up where each rank has
+// zeros for those of the others, and the first one judges them.
+void run_share(generate::Engine& engine, const generate::Job& job, std::int64_t batch,
+               generate::Observer& observer);
+void add_up(at::Tensor bytes);
+void wait_for_all();  // also where one of them is busy for long
 
 void write_text(const std::filesystem::path& path, const std::string& text);
 

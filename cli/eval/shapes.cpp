@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include <ATen/ops/zeros.h>
+
 #include "cli/command.h"
 #include "cli/eval/eval.h"
 #include "cli/eval/report.h"
@@ -149,13 +151,16 @@ at::Tensor make_pictures(ShapesRun& run, std::int64_t index) {
   request.seed = {run.options.seed + index * count};
   Watch watch(run.signals, run.options.quiet, detail::concat("sampling ", index + 1, "/", run.options.seeds),
               "evaluation");
-  std::vector<io::Image> images;
+  at::Tensor pictures = at::zeros({count, 3, run.canvas.height, run.canvas.width}, at::kByte);
   generate::Observer observer;
   observer.stop = &run.signals.asked();
   observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
-  observer.on_frames = [&](generate::Frames&& frames) { images.push_back(std::move(frames.images.front())); };
-  run.engine->run(run.engine->resolve(request), {.batch = run.options.batch}, observer);
-  return eval::stack_pictures(images);
+  observer.on_frames = [&](generate::Frames&& frames) {
+    pictures[frames.item].copy_(eval::stack_pictures(frames.images)[0]);
+  };
+  run_share(*run.engine, run.engine->resolve(request), run.options.batch, observer);
+  add_up(pictures);
+  return pictures;
 }
 
 // The first pictures of each class, those that were not recognised with what they were taken for.
@@ -173,16 +178,20 @@ void keep_for_sheet(ShapesRun& run, const at::Tensor& pictures, const eval::Verd
   }
 }
 
+// The first rank's; of the others, what they have to do for it.
 eval::ShapesReport work(ShapesRun& run) {
-  find_judge(run);
+  const bool judges = parallel::world().first();
+  if (judges) find_judge(run);
+  wait_for_all();
   std::vector<eval::Repetition> repetitions;
   for (std::int64_t i = 0; i < run.options.seeds; ++i) {
     const at::Tensor pictures = make_pictures(run, i);
+    if (!judges) continue;
     repetitions.push_back(eval::judge_repetition(*run.judge, pictures, run.asked,
                                                  static_cast<std::uint64_t>(run.options.seed), i));
     if (i == 0 && !run.files.sheet.empty()) keep_for_sheet(run, pictures, repetitions.back().pictures);
   }
-  return eval::make_report(repetitions, run.asked, run.classes);
+  return judges ? eval::make_report(repetitions, run.asked, run.classes) : eval::ShapesReport();
 }
 
 // ---- what came of it ----
@@ -244,6 +253,7 @@ int eval_shapes(const EvalOptions& options) {
   plan(run);
   return print_findings(options, signals, [&] {
     const eval::ShapesReport report = work(run);
+    if (!parallel::world().first()) return Findings{};
     write_files(run, report);
     return Findings{heading(run) + report_text(report), json_text(run, report)};
   });

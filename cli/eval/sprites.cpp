@@ -278,7 +278,8 @@ eval::PartKeeper make_clips(SpritesRun& run, Questions questions, std::int64_t w
   observer.on_frames = [&](generate::Frames&& frames) {
     kept.take(frames.item, frames.first, frames.images);
   };
-  run.engine->run(job_of(run, questions, window), {.batch = batch_of(run)}, observer);
+  run_share(*run.engine, job_of(run, questions, window), batch_of(run), observer);
+  for (std::size_t i = 0; i < run.parts.lengths.size(); ++i) add_up(kept.part(i));
   return kept;
 }
 
@@ -293,6 +294,7 @@ eval::ScoreTable judge_clips(SpritesRun& run, std::size_t window) {
     const eval::PartKeeper kept = make_clips(
         run, questions, run.windows[window],
         [&](std::int64_t done, std::int64_t total) { watch(i * total + done, batches.batches * total); });
+    if (!parallel::world().first()) continue;
     for (std::size_t length = 0; length < run.parts.lengths.size(); ++length) {
       const std::vector<SpriteAgreement> agreements =
           eval::judge_part(questions, kept.part(length), run.format.fps, [&](std::int64_t) {
@@ -306,7 +308,9 @@ eval::ScoreTable judge_clips(SpritesRun& run, std::size_t window) {
 }
 
 eval::SpritesReport work(SpritesRun& run) {
-  eval::SpritesReport report{judge_drawings(run), {}};
+  const bool judges = parallel::world().first();
+  eval::SpritesReport report{judges ? judge_drawings(run) : eval::ScoreTable(run.splits, run.parts.lengths),
+                             {}};
   for (std::size_t i = 0; run.engine && i < run.windows.size(); ++i)
     report.windows.push_back({run.windows[i], judge_clips(run, i)});
   return report;
@@ -370,6 +374,7 @@ int eval_sprites(const EvalOptions& options) {
   plan(run);
   return print_findings(options, signals, [&] {
     const eval::SpritesReport report = work(run);
+    if (!parallel::world().first()) return Findings{};
     write_files(run, report);
     return Findings{heading(run) + sprites_text(report), json_text(run, report)};
   });

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include "pom/base/error.h"
 
@@ -54,7 +55,7 @@ PartKeeper::PartKeeper(const SpriteParts& parts, std::int64_t clips, std::int64_
   for (std::size_t i = 0; i < parts.lengths.size(); ++i) {
     check(parts.lengths[i] >= 1 && (i == 0 || parts.lengths[i] > parts.lengths[i - 1]),
           "eval: lengths: expected growing numbers from 1 on, got ", parts.lengths[i]);
-    kept_.push_back(at::empty({clips, 3, parts.frames, height, width}, at::kByte));
+    kept_.push_back(at::zeros({clips, 3, parts.frames, height, width}, at::kByte));
   }
 }
 

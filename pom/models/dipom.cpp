@@ -47,10 +47,12 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   ops::ResidualStream stream{.x = tokens};
   for (std::size_t i = 0; i < layers->size(); ++i) {
     auto block = layers->ptr<nn::ModulatedBlockImpl>(i);
+    if (visitor_) visitor_->before_forward(static_cast<std::int64_t>(i));
     if (checkpointing_)
       stream.x = nn::checkpointed(std::move(block), stream.x, c, split);
     else
       stream = block->forward(stream, c, split);
+    if (visitor_) leave(i, stream);
     if (!observer_) continue;
     stream = {.x = ops::taken(stream)};
     observe("layers." + std::to_string(i), stream.x);
@@ -62,6 +64,12 @@ at::Tensor DiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const at
   const at::Tensor out =
       unpatchify(pixels, x.size(2) / config_.patch, x.size(3) / config_.patch, config_.patch);
   return config_.learned_variance ? out.narrow(1, 0, config_.channels) : out;
+}
+
+void DiPoMImpl::leave(std::size_t layer, ops::ResidualStream& stream) {
+  const std::vector<at::Tensor> left =
+      leaving(*visitor_, static_cast<std::int64_t>(layer), {stream.x, stream.y, stream.gate});
+  stream.x = left[0], stream.y = left[1], stream.gate = left[2];
 }
 
 // The convolution as one product, whose gradients are deterministic on every device.

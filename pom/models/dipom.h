@@ -9,6 +9,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "pom/models/layer_visitor.h"
 #include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/nn/modulated_block.h"
@@ -37,6 +38,8 @@ class DiPoMImpl : public torch::nn::Module {
   // Called with what "in_conv", "layers.0", …, "out_proj" give, in this order; empty for none.
   using Observer = std::function<void(std::string_view layer, const at::Tensor& out)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Is told before each layer's weights are used; none: nobody. It lives as long as graphs of this network.
+  void set_layer_visitor(LayerVisitor* visitor) { visitor_ = visitor; }
 
   // Copies of all parameters by name, and back: names, shapes and nothing else must be the network's.
   Weights weights() const;
@@ -53,11 +56,13 @@ class DiPoMImpl : public torch::nn::Module {
   at::Tensor embed(const at::Tensor& x);  // (B, C, H, W) -> (B, N, d), positions added
   at::Tensor positions(std::int64_t rows, std::int64_t columns);
   void observe(std::string_view layer, const at::Tensor& out) const;
+  void leave(std::size_t layer, ops::ResidualStream& stream);
 
   NetworkConfig config_;
   bool checkpointing_ = false;
   SequenceSplit split_;
   Observer observer_;
+  LayerVisitor* visitor_ = nullptr;
   at::Tensor positions_;  // of the last size
   std::int64_t rows_ = 0, columns_ = 0;
 };

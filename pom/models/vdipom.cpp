@@ -50,8 +50,11 @@ at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const a
   at::Tensor tokens = embed(x, first_block);  // (B, N, d)
   observe("in_conv", tokens);
   for (std::size_t i = 0; i < layers->size(); ++i) {
-    const bool alone = config_.sees_own_alone(static_cast<std::int64_t>(i));
+    const auto layer = static_cast<std::int64_t>(i);
+    const bool alone = config_.sees_own_alone(layer);
+    if (visitor_) visitor_->before_forward(layer);
     tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, alone ? own : seen, split);
+    if (visitor_) tokens = leaving(*visitor_, layer, {tokens})[0];
     if (observer_) observe("layers." + std::to_string(i), tokens);
   }
   const std::vector<at::Tensor> m = out_mod->forward(time).chunk(2, -1);

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 
+#include "pom/models/layer_visitor.h"
 #include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/nn/video_block.h"
@@ -42,6 +43,8 @@ class VDiPoMImpl : public torch::nn::Module {
   // Called with what "in_conv", "layers.0", …, "out_proj" give, in this order; empty for none.
   using Observer = std::function<void(std::string_view layer, const at::Tensor& out)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Is told before each layer's weights are used; none: nobody. It lives as long as graphs of this network.
+  void set_layer_visitor(LayerVisitor* visitor) { visitor_ = visitor; }
 
   // Copies of all parameters by name, and back: names, shapes and nothing else must be the network's.
   Weights weights() const;
@@ -71,6 +74,7 @@ class VDiPoMImpl : public torch::nn::Module {
   bool materialised_ = false;
   SequenceSplit split_;
   Observer observer_;
+  LayerVisitor* visitor_ = nullptr;
   at::Tensor places_;  // of the last size
   std::int64_t rows_ = 0, columns_ = 0;
 };

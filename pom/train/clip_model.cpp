@@ -15,15 +15,16 @@ codecs::WordPieces pieces_of(const Recipe& recipe, const std::string& words) {
 
 }  // namespace
 
-ClipModel::ClipModel(const Recipe& recipe, const at::Device& device, const std::string& words)
+ClipModel::ClipModel(const Recipe& recipe, const at::Device& device, const at::Device& home,
+                     const std::string& words)
     : device_(device),
       words_(recipe.text, pieces_of(recipe, words), static_cast<std::uint64_t>(recipe.run.seed)),
       network_(recipe.network, static_cast<std::uint64_t>(recipe.run.seed)),
       drop_(recipe.batch.label_drop),
       latest_(recipe.batch.latest_block) {
   const at::ScalarType dtype = master_dtype(recipe.run.precision);
-  words_.network()->to(device, dtype);
-  network_->to(device, dtype);
+  words_.network()->to(home, dtype);
+  network_->to(home, dtype);
 }
 
 std::vector<NamedParameter> ClipModel::parameters() {

@@ -9,7 +9,7 @@ namespace pom::train {
 
 class ClipModel final : public TrainingModel {
  public:
-  ClipModel(const Recipe& recipe, const at::Device& device, const std::string& words);
+  ClipModel(const Recipe& recipe, const at::Device& device, const at::Device& home, const std::string& words);
 
   std::vector<NamedParameter> parameters() override;
   std::vector<std::string> forward_order() const override;
@@ -17,6 +17,7 @@ class ClipModel final : public TrainingModel {
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
   void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
+  void set_layer_visitor(models::LayerVisitor* visitor) override { network_->set_layer_visitor(visitor); }
   std::string words() const override { return words_.vocabulary().lines(); }
   void set_observer(Observer observer) override;
 

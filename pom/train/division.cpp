@@ -52,7 +52,7 @@ Division divide(const BatchConfig& batch, const ParallelConfig& parallel, bool e
   Division d;
   exact = exact && parallel.gradients == "fp32";
   d.parts = exact ? fixed_parts(batch) : batch.accumulate;
-  const bool interleaved = parallel.shard == "gradients";
+  const bool interleaved = parallel.divides_gradients();
   if (d.parts % ranks != 0 || (exact && !aligned(d.parts, ranks, interleaved))) {
     if (exact && ranks > 1)
       d.why_not =

@@ -115,7 +115,6 @@ void GradientSum::begin(std::int64_t parts) {
 }
 
 void GradientSum::before(std::int64_t part) {
-  part_ = part;
   sends_ = !ranks_.alone() && (options_.own_alone || part + 1 == parts_);
   if (!sends_) return;
   const std::lock_guard lock(mutex_);
@@ -146,7 +145,7 @@ void GradientSum::after(std::int64_t part) {
 void GradientSum::ready(std::size_t parameter) {
   if (!sends_) return;
   c10::NoGradGuard no_grad;
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (options_.own_alone) {  // the gradient moves into what is sent, and its own memory is free
     const at::Tensor& tensor = parameters_.tensors()[parameter];
     const Slice& slice = parameters_.slices()[parameter];
@@ -162,7 +161,7 @@ void GradientSum::ready(std::size_t parameter) {
     tensor.mutable_grad() = at::Tensor();
   }
   for (const std::size_t b : buckets_of_[parameter]) --missing_[b];
-  if (options_.overlap) start_what_is_complete(lock);
+  if (options_.overlap) start_what_is_complete();
 }
 
 at::Tensor GradientSum::buffer_of(std::size_t bucket) {
@@ -172,7 +171,7 @@ at::Tensor GradientSum::buffer_of(std::size_t bucket) {
 }
 
 // In their order, whatever order they become complete in.
-void GradientSum::start_what_is_complete(std::unique_lock<std::mutex>&) {
+void GradientSum::start_what_is_complete() {
   while (next_ < missing_.size() && missing_[next_] == 0) start(next_++);
 }
 
@@ -270,7 +269,7 @@ void GradientSum::drain() {
   const double began = steady();
   std::unique_lock lock(mutex_);
   std::ranges::fill(missing_, 0);  // also of parameters that have no gradient this time
-  start_what_is_complete(lock);
+  start_what_is_complete();
   if (stream_) {
     follow(current_stream(parameters_.values().device()), *stream_);
     return;

@@ -54,7 +54,7 @@ class GradientSum {
  private:
   struct Hook;
   void ready(std::size_t parameter);
-  void start_what_is_complete(std::unique_lock<std::mutex>& lock);
+  void start_what_is_complete();  // with the lock
   void start(std::size_t bucket);
   void send(std::size_t bucket);  // until it is done, in the thread or on the stream of communication
   void send_all(at::Tensor& sum, const Bucket& bucket);
@@ -74,7 +74,7 @@ class GradientSum {
   std::vector<at::Tensor> buffers_;
   std::vector<std::vector<std::size_t>> buckets_of_;  // of each parameter
   std::vector<std::int64_t> members_, missing_;       // parameters of each bucket, and those not ready
-  std::int64_t part_ = 0, parts_ = 0;
+  std::int64_t parts_ = 0;
   bool sends_ = false;  // the part under way is one after which sums are sent
   double waited_ = 0;
 

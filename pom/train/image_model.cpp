@@ -5,11 +5,11 @@
 
 namespace pom::train {
 
-ImageModel::ImageModel(const Recipe& recipe, const at::Device& device)
+ImageModel::ImageModel(const Recipe& recipe, const at::Device& device, const at::Device& home)
     : device_(device),
       network_(recipe.network, static_cast<std::uint64_t>(recipe.run.seed)),
       drop_(recipe.batch.label_drop) {
-  network_->to(device, master_dtype(recipe.run.precision));
+  network_->to(home, master_dtype(recipe.run.precision));
   network_->set_checkpointing(recipe.batch.checkpointing);
 }
 

@@ -8,7 +8,7 @@ namespace pom::train {
 
 class ImageModel final : public TrainingModel {
  public:
-  ImageModel(const Recipe& recipe, const at::Device& device);
+  ImageModel(const Recipe& recipe, const at::Device& device, const at::Device& home);
 
   std::vector<NamedParameter> parameters() override;
   std::vector<std::string> forward_order() const override;
@@ -16,6 +16,7 @@ class ImageModel final : public TrainingModel {
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
   void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
+  void set_layer_visitor(models::LayerVisitor* visitor) override { network_->set_layer_visitor(visitor); }
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
  private:

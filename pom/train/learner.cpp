@@ -76,6 +76,10 @@ bool can_be_captured(const parallel::Ranks& ranks, const at::Device& device) {
   return ranks.alone() || ranks.backend(device.type()) == "nccl";
 }
 
+bool divides_parameters(const Recipe& recipe, const parallel::Ranks& ranks) {
+  return recipe.parallel.shard == "parameters" && !ranks.alone();
+}
+
 // Those that can be read.
 data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int64_t count,
                      std::vector<std::int64_t>& read, std::vector<std::string>& broken) {
@@ -154,18 +158,28 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
       division_(divide(recipe.batch, recipe.parallel, device.is_cpu() || recipe.parallel.exact,
                        ranks.rank() / sequence_.size(), ranks.size() / sequence_.size())),
       codec_(codec_of(recipe, device)),
-      model_(make_training_model(recipe, device, words)),
-      parameters_(model_->parameters(), model_->forward_order(), ranks.size()),
+      model_(
+          make_training_model(recipe, device, divides_parameters(recipe, ranks) ? at::kCPU : device, words)),
+      parameters_(model_->parameters(), model_->forward_order(), ranks.size(),
+                  divides_parameters(recipe, ranks)),
       shares_(parameters_, ranks, recipe.parallel.shard != "none", recipe.optimizer.kind == "muon"),
+      layers_(layer_store()),
       optimizer_(parameters_, recipe.optimizer, shares_),
-      sum_(std::make_unique<GradientSum>(
-          parameters_, shares_, ranks,
-          GradientSumOptions{.exact = division_.exact,
-                             .narrow = recipe.parallel.gradients == "bf16",
-                             .own_alone = recipe.parallel.shard == "gradients"})),
+      sum_(std::make_unique<GradientSum>(parameters_, shares_, ranks,
+                                         GradientSumOptions{.exact = division_.exact,
+                                                            .narrow = recipe.parallel.gradients == "bf16",
+                                                            .own_alone = recipe.parallel.divides_gradients(),
+                                                            .overlap = recipe.parallel.overlap})),
       objective_(recipe) {
   if (can_be_captured(ranks, device))
     graphs_ = ops::cuda::graphs_on(device, ops::cuda::GraphWeights::changing);
+}
+
+std::unique_ptr<LayerStore> Learner::layer_store() {
+  if (!divides_parameters(recipe_, ranks_)) return nullptr;
+  auto store = std::make_unique<LayerStore>(parameters_, shares_, ranks_, device_);
+  model_->set_layer_visitor(store.get());
+  return store;
 }
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {
@@ -224,7 +238,7 @@ Learner::Parts Learner::in_parts(const Prepared& prepared,
 at::Tensor Learner::of_batch(const at::Tensor& share, bool add) const {
   const at::Tensor each = ranks_.gather(share).unflatten(0, {-1, sequence_.size()});
   const at::Tensor all = add ? each.sum(1) : each.select(1, 0);  // (data ranks, parts of a rank · examples)
-  if (recipe_.parallel.shard != "gradients") return all.flatten();
+  if (!recipe_.parallel.divides_gradients()) return all.flatten();
   return all.unflatten(1, {std::ssize(division_.mine), -1}).transpose(0, 1).flatten();  // interleaved
 }
 
@@ -243,7 +257,7 @@ at::Tensor Learner::losses_of(const at::Tensor& x0, const Draw& draw, const Cond
 at::Tensor Learner::gradient_norm() {
   const at::Tensor& gradient = sum_->result();
   if (!device_.is_cpu() && !division_.exact && !shares_.divided()) return at::linalg_vector_norm(gradient);
-  at::Tensor squares = squares_of_pieces(gradient, shares_, parameters_.values().numel());
+  at::Tensor squares = squares_of_pieces(gradient, shares_, parameters_.total());
   if (shares_.divided()) ranks_.sum(squares);  // each is one rank's, and zero elsewhere
   const Slice& last = parameters_.slices().back();
   const std::int64_t pieces = (last.begin + last.count + flat_piece - 1) / flat_piece;
@@ -253,6 +267,7 @@ at::Tensor Learner::gradient_norm() {
 Learner::Computed Learner::gradients(const Prepared& prepared) {
   const auto parts = std::ssize(prepared.x0);
   const auto B = static_cast<double>(division_.parts * prepared.x0[0].size(0));
+  if (layers_) layers_->forget();  // so that a graph of this holds whatever was here before
   sum_->begin(parts);
   std::int64_t part = 0;
   const Parts all = in_parts(prepared, [&](const at::Tensor& losses) {
@@ -325,6 +340,7 @@ StepResult Learner::step(const Prepared& prepared, State& state, const std::func
     const bool average = update % recipe_.ema.every == 0;
     optimizer_.step(sum_->result(), norm, result.rate, update, average,
                     ema_decay(recipe_.ema, update / recipe_.ema.every));
+    weights_changed();
     state.bad_in_row = 0;
   } else {
     result.culprit = agreed_culprit(find_culprit(prepared));
@@ -338,7 +354,6 @@ StepResult Learner::step(const Prepared& prepared, State& state, const std::func
 // Goes through the batch again, looking at each layer's result, then at the gradients that are still there,
 // the last layer's first: that is the way they came.
 std::string Learner::find_culprit(const Prepared& prepared) {
-  if (prepared.batch.pictures.is_floating_point() && !finite(prepared.batch.pictures)) return "the data";
   std::string culprit;
   model_->set_observer([&](std::string_view layer, const at::Tensor& out) {
     if (culprit.empty() && !finite(out)) culprit = layer;
@@ -348,6 +363,7 @@ std::string Learner::find_culprit(const Prepared& prepared) {
     in_parts(prepared, [](const at::Tensor&) {});
   }
   model_->set_observer({});
+  if (prepared.batch.pictures.is_floating_point() && !finite(prepared.batch.pictures)) return "the data";
   if (!culprit.empty()) return "the output of " + culprit;
   if (parameters_.gradients().numel() == 0) return {};
   const std::string name = parameters_.last_not_finite(parameters_.gradients());
@@ -362,20 +378,29 @@ std::string Learner::agreed_culprit(const std::string& found) const {
   return "the loss";
 }
 
+void Learner::weights_changed() {
+  if (layers_) layers_->renew();
+}
+
 ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t seed) {
   c10::NoGradGuard no_grad;
   const at::Tensor trained = parameters_.values().clone();
-  parameters_.values().copy_(shares_.whole(optimizer_.ema));
+  parameters_.values().copy_(parameters_.divided() ? optimizer_.ema : shares_.whole(optimizer_.ema));
+  weights_changed();
   ValidationResult result;
   const std::int64_t total = dataset.size();
   // Of each example: its loss, its time, and whether it could be read. Batches are dealt out to the ranks.
   at::Tensor all = at::zeros({3, total}, parameters_.values().options());
   const int sharing = sequence_.size(), group = ranks_.rank() / sharing, groups = ranks_.size() / sharing;
-  for (std::int64_t first = group * validation_batch; first < total; first += groups * validation_batch) {
+  for (std::int64_t round = 0; round < total; round += groups * validation_batch) {
+    const std::int64_t first = round + group * validation_batch;
+    const std::int64_t count = std::clamp<std::int64_t>(total - first, 0, validation_batch);
     std::vector<std::int64_t> read;
-    const data::Batch batch =
-        examples(dataset, first, std::min(validation_batch, total - first), read, result.broken);
-    if (!batch.pictures.defined()) continue;
+    const data::Batch batch = examples(dataset, first, count, read, result.broken);
+    if (!batch.pictures.defined()) {
+      if (layers_) layers_->pass();
+      continue;
+    }
     const at::Tensor x0 = to_latents(batch.pictures);
     const Draw draw = objective_.draw_evenly({seed, validation_draw}, x0, first, total);
     const Condition told = model_->tell_all({batch.labels, batch.captions});
@@ -387,6 +412,7 @@ ValidationResult Learner::validate(const data::Dataset& dataset, std::uint64_t s
     all[2].index_fill_(0, places, 1);
   }
   parameters_.values().copy_(trained);
+  weights_changed();
   ranks_.sum(all);  // each is one rank's, and zero elsewhere
   const at::Tensor host = all.to(at::kCPU);
   const at::Tensor there = host[2] > 0, losses = host[0].masked_select(there);
@@ -403,18 +429,26 @@ bool Learner::is_finite() const {
   return ranks_.largest({here ? 0 : 1})[0] == 0;
 }
 
-// Like the parameters, with what the first rank has.
-at::Tensor Learner::from_first(const models::Weights& weights) const {
-  at::Tensor flat = at::zeros_like(parameters_.values());
-  if (ranks_.first()) parameters_.assign(flat, weights);
-  ranks_.broadcast(flat, 0);
-  return flat;
+// Memory like the parameters or of own parts, with what the first rank has.
+void Learner::fill_from_first(at::Tensor& t, const models::Weights& weights) const {
+  at::Tensor host;
+  if (ranks_.first()) {
+    host = at::zeros({parameters_.total()}, t.options().device(at::kCPU));
+    parameters_.assign(host, weights);
+  }
+  for (const Bucket& bucket : shares_.buckets()) {
+    at::Tensor piece = at::empty({bucket.count()}, t.options());
+    if (ranks_.first()) piece.copy_(host.narrow(0, bucket.begin(), bucket.count()));
+    ranks_.broadcast(piece, 0);
+    shares_.put(bucket, piece, t);
+  }
 }
 
 void Learner::start_from(const models::Weights& weights) {
   c10::NoGradGuard no_grad;
-  parameters_.values().copy_(from_first(weights));
-  optimizer_.ema.copy_(shares_.own_part(parameters_.values()));
+  fill_from_first(parameters_.values(), weights);
+  fill_from_first(optimizer_.ema, weights);
+  weights_changed();
 }
 
 Checkpoint Learner::snapshot(const State& state) const {
@@ -423,10 +457,13 @@ Checkpoint Learner::snapshot(const State& state) const {
   checkpoint.state = state;
   checkpoint.state.words = words();
   const auto named = [&](const at::Tensor& own) {
-    const at::Tensor flat = shares_.whole(own);
-    return ranks_.first() ? p.named(flat) : models::Weights();
+    const at::Tensor flat = shares_.whole_on_first(own);
+    return flat.defined() ? p.named(flat) : models::Weights();
   };
-  if (ranks_.first()) checkpoint.weights = p.named(p.values());
+  if (p.divided())
+    checkpoint.weights = named(p.values());
+  else if (ranks_.first())
+    checkpoint.weights = p.named(p.values());
   checkpoint.ema = named(optimizer_.ema);
   checkpoint.moment1 = named(optimizer_.moment1);
   checkpoint.moment2 = named(optimizer_.moment2);
@@ -435,10 +472,11 @@ Checkpoint Learner::snapshot(const State& state) const {
 
 void Learner::restore(const Checkpoint& checkpoint) {
   c10::NoGradGuard no_grad;
-  parameters_.values().copy_(from_first(checkpoint.weights));
-  optimizer_.ema.copy_(shares_.own_part(from_first(checkpoint.ema)));
-  optimizer_.moment1.copy_(shares_.own_part(from_first(checkpoint.moment1)));
-  optimizer_.moment2.copy_(shares_.own_part(from_first(checkpoint.moment2)));
+  fill_from_first(parameters_.values(), checkpoint.weights);
+  fill_from_first(optimizer_.ema, checkpoint.ema);
+  fill_from_first(optimizer_.moment1, checkpoint.moment1);
+  fill_from_first(optimizer_.moment2, checkpoint.moment2);
+  weights_changed();
 }
 
 }  // namespace pom::train

@@ -16,6 +16,7 @@
 #include "pom/train/checkpoint.h"
 #include "pom/train/division.h"
 #include "pom/train/gradient_sum.h"
+#include "pom/train/layer_store.h"
 #include "pom/train/objective.h"
 #include "pom/train/optimizer.h"
 #include "pom/train/parameters.h"
@@ -113,7 +114,9 @@ class Learner {
   at::Tensor of_batch(const at::Tensor& share, bool add) const;  // (B) from each rank's examples
   at::Tensor losses_of(const at::Tensor& x0, const Draw& draw, const Condition& told);
   at::Tensor gradient_norm();
-  at::Tensor from_first(const models::Weights& weights) const;
+  void fill_from_first(at::Tensor& t, const models::Weights& weights) const;
+  std::unique_ptr<LayerStore> layer_store();
+  void weights_changed();
   std::int64_t pieces_of_clips(const DrawKey& key) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
   Parts in_parts(const Prepared& prepared, const std::function<void(const at::Tensor&)>& use);
@@ -132,6 +135,7 @@ class Learner {
   std::unique_ptr<TrainingModel> model_;
   Parameters parameters_;
   Shares shares_;
+  std::unique_ptr<LayerStore> layers_;  // where ranks divide the parameters too
   Optimizer optimizer_;
   std::unique_ptr<GradientSum> sum_;
   Objective objective_;

@@ -86,7 +86,8 @@ Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, cons
   c10::NoGradGuard no_grad;
   moment1 = at::zeros({shares.own_count()}, parameters.values().options());
   moment2 = at::zeros_like(moment1);
-  ema = shares.divided() ? shares.own_part(parameters.values()) : parameters.values().clone();
+  ema = shares.divided() && !parameters.divided() ? shares.own_part(parameters.values())
+                                                  : parameters.values().clone();
   if (config.kind == "muon") find_own_matrices();
 }
 
@@ -144,16 +145,16 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
                              .clip_scale = 1,
                              .ema_weight = average ? 1 - decay : 0};
   const bool muon = config_.kind == "muon";
-  const bool own_gradients = gradients.numel() != parameters_.values().numel();
+  const bool own_gradients = gradients.numel() != parameters_.total();
   const MuonNumbers own{lr, config_.momentum, config_.weight_decay, numbers.ema_weight};
   for (const OwnMatrices& each : matrices_)
-    muon_step(own, scale, each.flat.of(parameters_.values()),
+    muon_step(own, scale, (parameters_.divided() ? each.own : each.flat).of(parameters_.values()),
               (own_gradients ? each.own : each.flat).of(gradients), each.own.of(moment1), each.own.of(ema));
   for (const OwnRange& range : shares_.own()) {
     const std::int64_t passed =  // of the range, those that muon has changed
         muon ? std::clamp<std::int64_t>(parameters_.matrices_end() - range.begin, 0, range.count) : 0;
     if (passed == range.count) continue;
-    const Buffers buffers{range.of_flat(parameters_.values()),
+    const Buffers buffers{shares_.view(parameters_.values(), range),
                           shares_.view(gradients, range),
                           range.of_own(moment1),
                           range.of_own(moment2),
@@ -161,7 +162,7 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
                           std::clamp<std::int64_t>(parameters_.decayed() - range.begin, 0, range.count)};
     step_adamw(buffers.from(passed), numbers, scale);
   }
-  shares_.gather(parameters_.values());
+  if (!parameters_.divided()) shares_.gather(parameters_.values());
 }
 
 }  // namespace pom::train

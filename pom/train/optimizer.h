@@ -14,7 +14,8 @@ namespace pom::train {
 
 class Optimizer {
  public:
-  // Keeps moments and average of what is this rank's own, of which every step changes the weights.
+  // Keeps moments and average of what is this rank's own, of which every step changes the weights; then it
+  // gathers those of the others, unless the parameters are divided.
   Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares);
 
   // One update, the `update`-th (from 1), with gradients scaled by min(1, clip/(norm + 1e-6)). The average

@@ -1,6 +1,7 @@
 #include "pom/train/parameters.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -47,6 +48,13 @@ std::string role_of(std::string_view name) {
   return detail::concat(name.substr(0, begin), "#", name.substr(end));
 }
 
+// Which of the layers a matrix belongs to, by its name; −1: none.
+std::int64_t layer_of(const NamedParameter& p) {
+  constexpr std::string_view prefix = "layers.";
+  if (!p.name.starts_with(prefix) || !between_layers(p.name, p.tensor.dim())) return -1;
+  return std::atoll(p.name.c_str() + prefix.size());
+}
+
 }  // namespace
 
 bool decays(std::string_view name, std::int64_t dims) {
@@ -75,13 +83,20 @@ Parameters::Parameters(models::DiPoM& network)
     : Parameters(named_parameters(*network), forward_names(network->config())) {}
 
 Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order,
-                       std::int64_t ranks)
+                       std::int64_t ranks, bool by_layer)
     : forward_order_(std::move(forward_order)) {
   c10::NoGradGuard no_grad;
   const at::TensorOptions options = parameters.at(0).tensor.options().requires_grad(false);
   put_in_order(parameters, forward_order_);
-  std::int64_t total = 0;
-  for (const auto& [name, p] : parameters) {
+  std::int64_t total = 0, layer = -1;
+  for (const NamedParameter& each : parameters) {
+    const auto& [name, p] = each;
+    if (const std::int64_t next = layer_of(each); by_layer && next != layer) {
+      total = rounded_up(total, flat_piece * ranks);
+      if (layer >= 0) layers_.back().count = (matrices_end_ = total) - layers_.back().begin;
+      layer = next;
+      if (layer >= 0) layers_.push_back({total, 0});
+    }
     const bool matrix = between_layers(name, p.dim());
     slices_.push_back({name, p.sizes().vec(), total, p.numel()});
     if (matrix) add_matrix(slices_.back());
@@ -90,7 +105,9 @@ Parameters::Parameters(std::vector<NamedParameter> parameters, std::vector<std::
     if (decays(name, p.dim())) decayed_ = total;
     tensors_.push_back(p);
   }
-  values_ = at::zeros({rounded_up(total, flat_piece * ranks)}, options);
+  total_ = rounded_up(total, flat_piece * ranks);
+  if (layer >= 0) layers_.back().count = (matrices_end_ = total_) - layers_.back().begin;
+  values_ = at::zeros({total_}, options);
   gradients_ = at::zeros_like(values_);
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     part(values_, slices_[i]).copy_(tensors_[i]);
@@ -123,6 +140,17 @@ at::Tensor MatrixGroup::of(const at::Tensor& flat) const {
 void Parameters::drop_gradients() {
   for (const at::Tensor& tensor : tensors_) tensor.mutable_grad() = at::Tensor();
   gradients_ = at::zeros({0}, values_.options());
+}
+
+void Parameters::divide(at::Tensor own, const std::function<at::Tensor(const Slice&)>& memory) {
+  c10::NoGradGuard no_grad;
+  values_ = std::move(own);
+  divided_ = true;
+  for (std::size_t i = 0; i < slices_.size(); ++i) {
+    tensors_[i].mutable_grad() = at::Tensor();
+    tensors_[i].set_data(memory(slices_[i]).view(slices_[i].shape));
+  }
+  drop_gradients();
 }
 
 std::int64_t Parameters::count() const {

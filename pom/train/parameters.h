@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,6 +30,11 @@ struct Slice {
   std::int64_t begin = 0, count = 0;
 };
 
+// A part of the flat memory.
+struct FlatRange {
+  std::int64_t begin = 0, count = 0;
+};
+
 // Matrices of one shape and role, one in each layer, at equal distances in the flat memory.
 struct MatrixGroup {
   std::int64_t begin = 0, count = 0, rows = 0, columns = 0;
@@ -45,21 +51,27 @@ class Parameters {
  public:
   // The parameters become views of values(), their gradients views of gradients(); their modules must not be
   // moved to another device or dtype after that. `forward_order` are their names. The memory can be divided
-  // into `ranks` equal ranges of whole pieces.
+  // into `ranks` equal ranges of whole pieces; `by_layer`, so can the matrices of each layer.
   Parameters(std::vector<NamedParameter> parameters, std::vector<std::string> forward_order,
-             std::int64_t ranks = 1);
+             std::int64_t ranks = 1, bool by_layer = false);
   explicit Parameters(models::DiPoM& network);
 
-  at::Tensor& values() { return values_; }  // (n), fp32 or fp64, on the network's device
+  std::int64_t total() const { return total_; }  // n, of the flat memory
+  at::Tensor& values() { return values_; }       // (n), fp32 or fp64, on the network's device
   const at::Tensor& values() const { return values_; }
   at::Tensor& gradients() { return gradients_; }  // (n); backward() adds to it
   void drop_gradients();                          // for who keeps them elsewhere: gradients() is empty then
-  std::int64_t count() const;                     // of numbers that are learned
+  // From here on values() are these, a rank's own parts, and each parameter is where `memory` says, which
+  // someone else keeps filled; gradients are kept elsewhere too.
+  void divide(at::Tensor own, const std::function<at::Tensor(const Slice&)>& memory);
+  bool divided() const { return divided_; }
+  std::int64_t count() const;                        // of numbers that are learned
   std::int64_t decayed() const { return decayed_; }  // of the first so many elements weights decay
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }     // the parameters, in their order
   const std::vector<MatrixGroup>& matrices() const { return matrices_; }  // those between layers
   std::int64_t matrices_end() const { return matrices_end_; }             // where they end
+  const std::vector<FlatRange>& layers() const { return layers_; }        // their matrices, where `by_layer`
 
   // Copies on the CPU by name, of anything laid out like values(); and back.
   models::Weights named(const at::Tensor& flat) const;
@@ -76,7 +88,9 @@ class Parameters {
   std::vector<Slice> slices_;
   std::vector<at::Tensor> tensors_;
   std::vector<MatrixGroup> matrices_;
-  std::int64_t matrices_end_ = 0;
+  std::int64_t matrices_end_ = 0, total_ = 0;
+  std::vector<FlatRange> layers_;
+  bool divided_ = false;
   std::vector<std::string> forward_order_;
   std::int64_t decayed_ = 0;
 };

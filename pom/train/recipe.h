@@ -217,13 +217,17 @@ struct ParallelConfig {
   std::int64_t sequence = 1;  // ranks that share the tokens of one example
   bool exact = false;
   std::string gradients = "fp32";
+  bool overlap = true;
   double timeout = 600;
+
+  bool divides_gradients() const { return shard == "gradients" || shard == "parameters"; }
 
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "shard",
-                .help = "what ranks divide among them: nothing, optimizer state and average, and gradients",
-                .choices = {"none", "optimizer", "gradients"}},
+                .help = "what ranks divide among them: nothing, optimizer state and average, gradients too, "
+                        "parameters too",
+                .choices = {"none", "optimizer", "gradients", "parameters"}},
           shard);
     visit(Field{.name = "sequence",
                 .help = "ranks that share the tokens of one image or clip",
@@ -238,6 +242,9 @@ struct ParallelConfig {
                 .help = "dtype in which gradients are sent; bf16 halves the traffic and is never exact",
                 .choices = {"fp32", "bf16"}},
           gradients);
+    visit(Field{.name = "overlap",
+                .help = "send gradients while the backward pass runs; off only to see what that gains"},
+          overlap);
     visit(Field{.name = "timeout",
                 .help = "seconds that ranks wait for one that does not answer",
                 .least = 1,

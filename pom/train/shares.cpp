@@ -16,21 +16,25 @@ std::int64_t bucket_size(std::int64_t total) {
   return std::clamp<std::int64_t>(total / buckets_wanted, flat_piece, largest_bucket);
 }
 
-// Equal parts; the memory is a whole number of N pieces long.
+Bucket in_equal_parts(std::int64_t begin, std::int64_t end, int ranks) {
+  Bucket bucket;
+  for (int r = 0; r <= ranks; ++r) bucket.cuts.push_back(begin + (end - begin) / ranks * r);
+  return bucket;
+}
+
+// Equal parts; begin and end are whole numbers of N pieces.
+void add_equal_buckets(std::int64_t begin, std::int64_t end, std::int64_t size, int ranks,
+                       std::vector<Bucket>& buckets) {
+  const std::int64_t unit = flat_piece * ranks, step = (size + unit - 1) / unit * unit;
+  for (; end > begin; end = std::max(begin, end - step))
+    buckets.push_back(in_equal_parts(std::max(begin, end - step), end, ranks));
+}
+
 std::vector<Bucket> equal_buckets(std::int64_t total, std::int64_t early, int ranks) {
-  const std::int64_t unit = flat_piece * ranks;
-  const std::int64_t size = (bucket_size(total) + unit - 1) / unit * unit;
   std::vector<Bucket> buckets;
-  const auto add = [&](std::int64_t begin, std::int64_t end) {
-    if (begin == end) return;
-    Bucket bucket;
-    for (int r = 0; r <= ranks; ++r) bucket.cuts.push_back(begin + (end - begin) / ranks * r);
-    buckets.push_back(std::move(bucket));
-  };
-  const std::int64_t middle = early / unit * unit;
-  for (std::int64_t end = middle; end > 0; end = std::max<std::int64_t>(0, end - size))
-    add(std::max<std::int64_t>(0, end - size), end);
-  add(middle, total);
+  const std::int64_t middle = early / (flat_piece * ranks) * (flat_piece * ranks);
+  add_equal_buckets(0, middle, bucket_size(total), ranks, buckets);
+  if (total > middle) buckets.push_back(in_equal_parts(middle, total, ranks));
   return buckets;
 }
 
@@ -49,13 +53,13 @@ Bucket divided_between(const std::vector<std::int64_t>& units, int ranks) {
   return bucket;
 }
 
-std::vector<Bucket> buckets_of_matrices(const Parameters& parameters, int ranks) {
+// Of the matrices from `begin` to `end`, each of which stays whole.
+void add_buckets_of_matrices(const Parameters& parameters, std::int64_t begin, std::int64_t end,
+                             std::int64_t size, int ranks, std::vector<Bucket>& buckets) {
   std::vector<std::int64_t> borders;
   for (const Slice& slice : parameters.slices())
-    if (slice.begin < parameters.matrices_end()) borders.push_back(slice.begin);
-  borders.push_back(parameters.matrices_end());
-  const std::int64_t size = bucket_size(parameters.values().numel());
-  std::vector<Bucket> buckets;
+    if (slice.begin >= begin && slice.begin < end) borders.push_back(slice.begin);
+  borders.push_back(end);
   for (std::size_t last = borders.size() - 1; last > 0;) {
     std::size_t first = last - 1;
     while (first > 0 && borders[last] - borders[first] < size) --first;
@@ -64,10 +68,44 @@ std::vector<Bucket> buckets_of_matrices(const Parameters& parameters, int ranks)
                                       ranks));
     last = first;
   }
+}
+
+void add_bucket_of_pieces(std::int64_t begin, std::int64_t end, int ranks, std::vector<Bucket>& buckets) {
   std::vector<std::int64_t> pieces;
-  for (std::int64_t at = parameters.matrices_end(); at <= parameters.values().numel(); at += flat_piece)
-    pieces.push_back(at);
+  for (std::int64_t at = begin; at <= end; at += flat_piece) pieces.push_back(at);
   if (pieces.size() > 1) buckets.push_back(divided_between(pieces, ranks));
+}
+
+std::vector<Bucket> buckets_of_matrices(const Parameters& parameters, int ranks) {
+  std::vector<Bucket> buckets;
+  add_buckets_of_matrices(parameters, 0, parameters.matrices_end(), bucket_size(parameters.total()), ranks,
+                          buckets);
+  add_bucket_of_pieces(parameters.matrices_end(), parameters.total(), ranks, buckets);
+  return buckets;
+}
+
+// One for each layer, and others between and after them.
+std::vector<Bucket> buckets_by_layer(const Parameters& parameters, bool whole_matrices, int ranks) {
+  std::vector<Bucket> buckets;
+  const std::int64_t size = bucket_size(parameters.total()), matrices = parameters.matrices_end();
+  const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t size) {
+    if (begin == end) return;
+    if (!whole_matrices) return add_equal_buckets(begin, end, size, ranks, buckets);
+    add_buckets_of_matrices(parameters, begin, std::min(end, matrices), size, ranks, buckets);
+  };
+  const std::int64_t unit = flat_piece * ranks, early = matrices / unit * unit;
+  std::int64_t end = whole_matrices ? matrices : early;
+  for (auto layer = parameters.layers().rbegin(); layer != parameters.layers().rend(); ++layer) {
+    const std::int64_t after = layer->begin + layer->count;
+    add(after, std::max(after, end), size);
+    add(layer->begin, after, layer->count);
+    end = layer->begin;
+  }
+  add(0, end, size);
+  if (whole_matrices)
+    add_bucket_of_pieces(matrices, parameters.total(), ranks, buckets);
+  else
+    add(early, parameters.total(), parameters.total());
   return buckets;
 }
 
@@ -80,9 +118,11 @@ bool Bucket::equal() const {
 }
 
 Shares::Shares(const Parameters& parameters, const parallel::Ranks& ranks, bool divided, bool whole_matrices)
-    : ranks_(ranks), divided_(divided && !ranks.alone()), total_(parameters.values().numel()) {
-  buckets_ = divided_ && whole_matrices ? buckets_of_matrices(parameters, ranks.size())
-                                        : equal_buckets(total_, parameters.matrices_end(), ranks.size());
+    : ranks_(ranks), divided_(divided && !ranks.alone()), total_(parameters.total()) {
+  buckets_ = divided_ && !parameters.layers().empty()
+                 ? buckets_by_layer(parameters, whole_matrices, ranks.size())
+             : divided_ && whole_matrices ? buckets_of_matrices(parameters, ranks.size())
+                                          : equal_buckets(total_, parameters.matrices_end(), ranks.size());
   if (!divided_) {
     own_ = {{0, total_, 0}};
     own_count_ = total_;
@@ -105,6 +145,52 @@ at::Tensor Shares::own_part(const at::Tensor& flat) const {
   at::Tensor own = at::empty({own_count_}, flat.options());
   for (const OwnRange& range : own_) range.of_own(own).copy_(range.of_flat(flat));
   return own;
+}
+
+const OwnRange* Shares::own_of(const Bucket& bucket) const {
+  const std::int64_t begin = bucket.cuts[static_cast<std::size_t>(ranks_.rank())];
+  if (bucket.count_of(ranks_.rank()) == 0) return nullptr;
+  return &*std::ranges::lower_bound(own_, begin, {}, &OwnRange::begin);
+}
+
+void Shares::start_gather(const Bucket& bucket, const at::Tensor& own, at::Tensor into,
+                          const parallel::Ranks& via, std::vector<parallel::Pending>& pending) const {
+  const OwnRange* mine = own_of(bucket);
+  if (bucket.equal()) {
+    pending.push_back(via.start_gather(into, mine->of_own(own)));
+    return;
+  }
+  for (int r = 0; r < ranks_.size(); ++r) {
+    if (bucket.count_of(r) == 0) continue;
+    at::Tensor theirs =
+        into.narrow(0, bucket.cuts[static_cast<std::size_t>(r)] - bucket.begin(), bucket.count_of(r));
+    if (r == ranks_.rank()) theirs.copy_(mine->of_own(own));
+    pending.push_back(via.start_broadcast(theirs, r));
+  }
+}
+
+void Shares::put(const Bucket& bucket, const at::Tensor& numbers, at::Tensor& into) const {
+  c10::NoGradGuard no_grad;
+  if (!divided_ || into.numel() == total_) {
+    into.narrow(0, bucket.begin(), bucket.count()).copy_(numbers);
+  } else if (const OwnRange* mine = own_of(bucket)) {
+    mine->of_own(into).copy_(numbers.narrow(0, mine->begin - bucket.begin(), mine->count));
+  }
+}
+
+at::Tensor Shares::whole_on_first(const at::Tensor& own) const {
+  c10::NoGradGuard no_grad;
+  if (!divided_) return ranks_.first() ? own.to(at::kCPU) : at::Tensor();
+  at::Tensor flat;
+  if (ranks_.first()) flat = at::empty({total_}, own.options().device(at::kCPU));
+  for (const Bucket& bucket : buckets_) {
+    const at::Tensor piece = at::empty({bucket.count()}, own.options());
+    std::vector<parallel::Pending> pending;
+    start_gather(bucket, own, piece, ranks_, pending);
+    for (parallel::Pending& each : pending) each.wait();
+    if (ranks_.first()) flat.narrow(0, bucket.begin(), bucket.count()).copy_(piece);
+  }
+  return flat;
 }
 
 void Shares::gather(at::Tensor& flat) const {

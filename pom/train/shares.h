@@ -48,14 +48,25 @@ class Shares {
   // The own parts of what is laid out like the parameters.
   at::Tensor own_part(const at::Tensor& flat) const;
 
+  // Fills a bucket's numbers in from the own parts of all, `own` among them; through another group of the
+  // same ranks, if one likes.
+  void start_gather(const Bucket& bucket, const at::Tensor& own, at::Tensor into, const parallel::Ranks& via,
+                    std::vector<parallel::Pending>& pending) const;
+  // What of a bucket is kept here goes into memory like the parameters, or of own parts.
+  void put(const Bucket& bucket, const at::Tensor& numbers, at::Tensor& into) const;
+
   // Fills in what the others keep, in flat memory that has this rank's own parts.
   void gather(at::Tensor& flat) const;
   // The same from own parts alone, into memory like the parameters.
   at::Tensor whole(const at::Tensor& own) const;
+  // The same on the CPU of the first rank, in little memory of the device; undefined elsewhere.
+  at::Tensor whole_on_first(const at::Tensor& own) const;
 
  private:
   parallel::Ranks ranks_;
   bool divided_;
+  const OwnRange* own_of(const Bucket& bucket) const;  // none: this rank has nothing of it
+
   std::int64_t total_;
   std::vector<Bucket> buckets_;
   std::vector<OwnRange> own_;

@@ -22,14 +22,14 @@ std::unique_ptr<codecs::TextEncoder> encoder_of(const Recipe& recipe, const at::
 
 }  // namespace
 
-TextClipModel::TextClipModel(const Recipe& recipe, const at::Device& device)
+TextClipModel::TextClipModel(const Recipe& recipe, const at::Device& device, const at::Device& home)
     : device_(device),
       dtype_(master_dtype(recipe.run.precision)),
       encoder_(encoder_of(recipe, device)),
       network_(recipe.network, static_cast<std::uint64_t>(recipe.run.seed)),
       drop_(recipe.batch.label_drop),
       latest_(recipe.batch.latest_block) {
-  network_->to(device, dtype_);
+  network_->to(home, dtype_);
 }
 
 codecs::EncodedText TextClipModel::states_of(const Annotations& annotations) const {

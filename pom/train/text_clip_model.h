@@ -12,7 +12,7 @@ namespace pom::train {
 
 class TextClipModel final : public TrainingModel {
  public:
-  TextClipModel(const Recipe& recipe, const at::Device& device);
+  TextClipModel(const Recipe& recipe, const at::Device& device, const at::Device& home);
 
   std::vector<NamedParameter> parameters() override { return named_parameters(*network_); }
   std::vector<std::string> forward_order() const override { return forward_names(network_->config()); }
@@ -20,6 +20,7 @@ class TextClipModel final : public TrainingModel {
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
   void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
+  void set_layer_visitor(models::LayerVisitor* visitor) override { network_->set_layer_visitor(visitor); }
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
  private:

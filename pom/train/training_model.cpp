@@ -13,11 +13,11 @@ const std::string prefix = std::string(codecs::text_folder) + ".";
 }  // namespace
 
 std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const at::Device& device,
-                                                   const std::string& words) {
+                                                   const at::Device& home, const std::string& words) {
   if (recipe.network.video() && recipe.text.kind == "t5")
-    return std::make_unique<TextClipModel>(recipe, device);
-  if (recipe.network.video()) return std::make_unique<ClipModel>(recipe, device, words);
-  return std::make_unique<ImageModel>(recipe, device);
+    return std::make_unique<TextClipModel>(recipe, device, home);
+  if (recipe.network.video()) return std::make_unique<ClipModel>(recipe, device, home, words);
+  return std::make_unique<ImageModel>(recipe, device, home);
 }
 
 std::string text_name(std::string_view name) {

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pom/models/layer_visitor.h"
 #include "pom/models/sequence.h"
 #include "pom/models/weights.h"
 #include "pom/train/parameters.h"
@@ -56,6 +57,9 @@ class TrainingModel {
   // From now on x is this rank's part of what the split says, and so is what comes out.
   virtual void set_sequence(const models::SequenceSplit& split) = 0;
 
+  // Is told before each layer's weights are used; none: nobody.
+  virtual void set_layer_visitor(models::LayerVisitor* visitor) = 0;
+
   // The words that have a piece of their own, one a line; empty where there is no text.
   virtual std::string words() const { return {}; }
 
@@ -64,9 +68,10 @@ class TrainingModel {
   virtual void set_observer(Observer observer) = 0;
 };
 
-// For a complete recipe. `words` are those of a checkpoint or a model; where there are none, the data's.
+// For a complete recipe, to compute on `device`, with weights at `home` until someone takes them elsewhere.
+// `words` are those of a checkpoint or a model; where there are none, the data's.
 std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const at::Device& device,
-                                                   const std::string& words = {});
+                                                   const at::Device& home, const std::string& words = {});
 
 // The parameters of the text encoder have names of their own among those of the network.
 models::Weights network_part(const models::Weights& weights);

@@ -24,7 +24,7 @@ validation = 80
 workers = 1
 [network]
 dim = 32
-depth = 2
+depth = 3
 patch = 2
 [batch]
 size = 8
@@ -85,6 +85,8 @@ CASES = [
     pytest.param(4, shard("gradients"), "adamw", id="4 ranks, gradients divided"),
     pytest.param(2, [*shard("optimizer"), *MUON], "muon", id="2 ranks, muon divided"),
     pytest.param(4, [*shard("gradients"), *MUON], "muon", id="4 ranks, muon and gradients divided"),
+    pytest.param(2, shard("parameters"), "adamw", id="2 ranks, parameters divided"),
+    pytest.param(4, [*shard("parameters"), *MUON], "muon", id="4 ranks, muon and parameters divided"),
     pytest.param(1, [], "adamw", id="a group of one"),
 ]
 
