@@ -209,6 +209,18 @@ def test_parts_are_the_whole(tmp_path, vae, pictures, whole):
     assert "begun, got" in encode(*words, "--part", "0/3", code=1).stderr
 
 
+def test_processes_are_the_whole(tmp_path, vae, pictures, whole):
+    """Two, which torchrun starts; the first says what both have done."""
+    out = tmp_path / "out"
+    words = ("pictures", pictures, "--vae", vae[0], "-o", out, *FEW, "--gpus", 2)
+    done = result_of(*words, OMP_NUM_THREADS="1")
+    assert done["whole"] and done["samples"] == 22 and not done["stopped"]
+    mine, theirs = files_of(out), files_of(whole)
+    kept = {name for name in theirs if name.endswith(".tar") or name == "dataset.json"}
+    assert len(kept) > 2 and all(mine[name] == theirs[name] for name in kept)
+    assert "finished before" in encode(*words, OMP_NUM_THREADS="1").stderr
+
+
 def stopped_in_its_work(words, lock):
     """A process that holds this lock and is stopped: it may go on later."""
     for _ in range(10):

@@ -52,6 +52,12 @@ def report(folder, *arguments):
     return json.loads(result.stdout)
 
 
+def test_processes_find_what_one_finds(folder, model, judge):
+    """Of each repetition every process makes a share, one of them one more."""
+    words = (model, "--count", 7, "--judge", judge, "--seed", 5, "--threads", 1)
+    assert report(folder, *words, "--gpus", 2) == report(folder, *words)
+
+
 def test_report_for_programs(folder, model, judge):
     found = report(folder, model, "--count", 12, "--judge", judge, "--seed", 5)
     assert found["what"] == "shapes"
