@@ -115,6 +115,11 @@ void check_options(const EvalOptions& options) {
 }
 
 int evaluate(EvalOptions& options) {
+  if (options.what == "compare") return eval_compare(options);
+  if (options.what == "fid" || options.what == "reference") {
+    set_threads(options.threads);
+    return options.what == "fid" ? eval_fid(options) : eval_reference(options);
+  }
   if (!options.model.empty())
     options.model = as_usage([&] { return generate::model_folder(options.model, "model"); }).string();
   check_options(options);
@@ -128,6 +133,7 @@ Action declare_eval(Flags& flags) {
   const auto options = std::make_shared<EvalOptions>();
   flags.positional("what");
   flags.positional("model");
+  flags.positional("other");
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
   flags.letter("quiet", 'q');
@@ -141,8 +147,13 @@ Command eval_command() {
   return {
       .name = "eval",
       .summary = "evaluate a model",
-      .usage = "eval shapes|sprites MODEL [flags]",
+      .usage = "eval fid|reference|compare|shapes|sprites MODEL [flags]",
       .about =
+          "fid: FID and, where the rules of --like have them, sFID, IS, KID, precision, recall, density and "
+          "coverage of a model's images or of --samples against --reference, with the recipe that makes two "
+          "scores comparable. reference: statistics of pictures, to be used again. compare: two files of "
+          "scores: better, worse, not distinguishable, or not comparable and why.\n"
+          "\n"
           "shapes: trains a small convolutional judge on drawings of shapes, at the size of the model's "
           "images, and asks it about images that the model makes: how many are recognised as what they "
           "should be, what the others are taken for, how much images of one class differ in hue, position "
@@ -156,6 +167,8 @@ Command eval_command() {
           "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
           "wrong); and with --lengths, whether a stream stays what it was.",
       .examples =
+          "pom eval fid --samples out/a --reference out/b --inception inception.safetensors -o out/a.json\n"
+          "pom eval compare out/a.json out/b.json\n"
           "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64\n"

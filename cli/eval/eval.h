@@ -21,11 +21,13 @@
 namespace pom::cli {
 
 struct EvalOptions {
-  std::string what, model, device = "auto", size, sheet, output;
+  std::string what, model, other, device = "auto", size, sheet, output;
   std::optional<std::int64_t> count;
   std::int64_t seed = 0, batch = 0, threads = 0, gpus = 0;
   generate::Request request;  // how to sample
   bool drawings = false, yes = false, json = false, quiet = false;
+  // Of scores.
+  std::string samples, reference, inception, like = "torch-fidelity";
   // Of shapes.
   std::int64_t seeds = 3, judge_seed = 0, judge_steps = eval::JudgeConfig().steps;
   std::string judge;
@@ -38,6 +40,7 @@ struct EvalOptions {
   void fields(Visit&& visit) {
     about_fields(visit);
     sampling_fields(visit);
+    scores_fields(visit);
     shapes_fields(visit);
     sprites_fields(visit);
     place_fields(visit);
@@ -49,19 +52,27 @@ struct EvalOptions {
   void about_fields(Visit&& visit) {
     constexpr std::string_view about = "About";
     visit(Field{.name = "what",
-                .help = "what the model makes: images of shapes, or clips of sprites",
-                .value = "shapes|sprites",
+                .help =
+                    "fid (and the field's other scores), reference, compare; shapes, sprites: by a judge of "
+                    "drawings",
+                .value = "WHAT",
                 .group = about,
-                .choices = {"shapes", "sprites"}},
+                .choices = {"fid", "reference", "compare", "shapes", "sprites"}},
           what);
-    visit(Field{.name = "model", .help = "model folder", .value = "MODEL", .group = about}, model);
+    visit(Field{.name = "model",
+                .help = "model folder; of reference, pictures; of compare, a file of scores",
+                .value = "MODEL",
+                .group = about},
+          model);
+    visit(Field{.name = "other", .help = "of compare, the other file", .value = "FILE", .group = about},
+          other);
     visit(Field{.name = "drawings",
                 .help = "judge new drawings instead of a model: the upper bound",
                 .group = about},
           drawings);
     visit(Field{.name = "count",
-                .help = "images per seed, spread evenly over the classes (default: 1000), or "
-                        "clips per split (500)",
+                .help = "images, spread evenly over the classes (default: 50000; of shapes, per seed, 1000), "
+                        "or clips per split (500)",
                 .value = "N",
                 .group = about,
                 .least = 1,
@@ -87,6 +98,33 @@ struct EvalOptions {
     request.fields([&](const Field& field, auto& value) {
       if (field.group == "How to sample") visit(field, value);
     });
+  }
+
+  template <class Visit>
+  void scores_fields(Visit&& visit) {
+    constexpr std::string_view scores = "Of scores";
+    visit(Field{.name = "samples",
+                .help = "pictures to score instead of a model's: a folder, a .npz with arr_0, .tar files, or "
+                        "statistics (.npz with mu and sigma)",
+                .value = "PATH",
+                .group = scores},
+          samples);
+    visit(Field{.name = "reference",
+                .help = "what they are compared with, likewise",
+                .value = "PATH",
+                .group = scores},
+          reference);
+    visit(Field{.name = "inception",
+                .help = "weights of Inception-v3 of 2015 (.safetensors, by tools/unpickle.py)",
+                .value = "FILE",
+                .group = scores},
+          inception);
+    visit(Field{.name = "like",
+                .help = "implementation whose rules are followed",
+                .value = "NAME",
+                .group = scores,
+                .choices = {"torch-fidelity", "adm", "clean-fid", "pytorch-fid"}},
+          like);
   }
 
   template <class Visit>
@@ -156,9 +194,10 @@ struct EvalOptions {
     constexpr std::string_view where = "Where it goes";
     visit(
         Field{.name = "output",
-              .help = "folder for report.txt, report.json and a sheet of images; for shapes also the judge, "
-                      "for sprites curve.svg if there are several lengths",
-              .value = "DIR",
+              .help = "of scores a .json, of a reference its .npz; else a folder for report.txt, report.json "
+                      "and a sheet of images; for shapes also the judge, for sprites curve.svg if there are "
+                      "several lengths",
+              .value = "PATH",
               .group = where},
         output);
     visit(Field{.name = "sheet",
@@ -220,6 +259,9 @@ struct Findings {
 int print_findings(const EvalOptions& options, const StopSignals& signals,
                    const std::function<Findings()>& work);
 
+int eval_fid(const EvalOptions& options);
+int eval_reference(const EvalOptions& options);
+int eval_compare(const EvalOptions& options);
 int eval_shapes(const EvalOptions& options);
 int eval_sprites(const EvalOptions& options);
 

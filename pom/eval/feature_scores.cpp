@@ -36,8 +36,8 @@ void check_pair(const at::Tensor& a, const at::Tensor& b, const char* score, std
   check(a.size(1) == b.size(1), score, ": b: expected ", a.size(1), " features, got ", b.size(1));
 }
 
-Spread spread_of(const std::vector<double>& values) {
-  Spread spread;
+ScoreSpread spread_of(const std::vector<double>& values) {
+  ScoreSpread spread;
   for (const double v : values) spread.mean += v / static_cast<double>(values.size());
   for (const double v : values)
     spread.deviation += (v - spread.mean) * (v - spread.mean) / static_cast<double>(values.size());
@@ -128,7 +128,7 @@ double share(const at::Tensor& flags) {
 
 }  // namespace
 
-Spread inception_score(const at::Tensor& logits, const InceptionScoreOptions& options) {
+ScoreSpread inception_score(const at::Tensor& logits, const InceptionScoreOptions& options) {
   c10::NoGradGuard no_grad;
   check_features(logits, "inception_score", "logits", 1);
   at::Tensor x = logits.to(at::kDouble);
@@ -155,7 +155,7 @@ double kernel_distance_of_all(const at::Tensor& a, const at::Tensor& b, bool cro
   return own - 2 * off_diagonal(xy) / (m * (m - 1));
 }
 
-Spread kernel_distance(const at::Tensor& a, const at::Tensor& b, const KernelOptions& options) {
+ScoreSpread kernel_distance(const at::Tensor& a, const at::Tensor& b, const KernelOptions& options) {
   check_pair(a, b, "kernel_distance", 2);
   check(options.size >= 2 && options.size <= std::min(a.size(0), b.size(0)),
         "kernel_distance: size: expected 2 to ", std::min(a.size(0), b.size(0)),

@@ -10,7 +10,7 @@
 
 namespace pom::eval {
 
-struct Spread {
+struct ScoreSpread {
   double mean = 0, deviation = 0;  // that of the population
 };
 
@@ -21,7 +21,7 @@ struct InceptionScoreOptions {
   std::int64_t run = 5000;     // as ADM does it
   std::int64_t shuffled = -1;  // the seed of the permutation; −1: none
 };
-Spread inception_score(const at::Tensor& logits, const InceptionScoreOptions& options);
+ScoreSpread inception_score(const at::Tensor& logits, const InceptionScoreOptions& options);
 
 // The unbiased squared distance between kernel means, (x·y / F + 1)³, over subsets drawn with numpy's
 // RandomState as torch-fidelity draws them.
@@ -29,7 +29,7 @@ struct KernelOptions {
   std::int64_t subsets = 100, size = 1000, seed = 2020;
   bool cross_diagonal = true;  // pairs (x_i, y_i) count, as everyone has it
 };
-Spread kernel_distance(const at::Tensor& a, const at::Tensor& b, const KernelOptions& options);
+ScoreSpread kernel_distance(const at::Tensor& a, const at::Tensor& b, const KernelOptions& options);
 // Of one pair of subsets of m each, all of them.
 double kernel_distance_of_all(const at::Tensor& a, const at::Tensor& b, bool cross_diagonal = true);
 

@@ -182,6 +182,11 @@ std::string_view Npz::packed(const Entry& entry) const {
   return file_.substr(static_cast<std::size_t>(data), static_cast<std::size_t>(entry.packed));
 }
 
+std::string_view Npz::stored(const Entry& entry) const {
+  check(!entry.deflated, where(entry), ": expected it stored, as numpy.savez writes it, got it deflated");
+  return packed(entry);
+}
+
 std::string Npz::bytes(const Entry& entry) const {
   const std::string_view from = packed(entry);
   std::string out;
@@ -216,6 +221,63 @@ NpyArray Npz::read(std::string_view name) const {
     fail(site_, ": expected the array ", name, ", got ", names.empty() ? "none" : names);
   }
   return read_npy(bytes(*entry), where(*entry));
+}
+
+namespace {
+
+void put_number(std::string& bytes, std::uint64_t value, int count) {
+  for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>(value >> (8 * i)));
+}
+
+// What the header before a member and its line in the directory have in common. The date is the first that
+// there is.
+void put_member(std::string& bytes, const std::string& name, const std::string& data) {
+  constexpr std::uint64_t version = 20, first_day = 0x21;
+  put_number(bytes, version, 2);
+  put_number(bytes, 0, 2);  // flags
+  put_number(bytes, 0, 2);  // stored
+  put_number(bytes, 0, 2);  // time
+  put_number(bytes, first_day, 2);
+  put_number(bytes, crc32(data), 4);
+  put_number(bytes, data.size(), 4);
+  put_number(bytes, data.size(), 4);
+  put_number(bytes, name.size(), 2);
+  put_number(bytes, 0, 2);  // nothing extra
+}
+
+}  // namespace
+
+std::string write_npz(const std::vector<std::pair<std::string, std::string>>& members) {
+  constexpr std::uint64_t most = 0xFFFFFFFF;
+  std::string bytes, directory;
+  for (const auto& [array, data] : members) {
+    const std::string name = array + ".npy";
+    check(bytes.size() + data.size() + directory.size() + 1024 < most,
+          "write_npz: expected at most 4 GiB in all, got more with ", name);
+    put_number(directory, entry_mark, 4);
+    put_number(directory, 20, 2);  // made by
+    put_member(directory, name, data);
+    put_number(directory, 0, 2);  // no comment
+    put_number(directory, 0, 2);  // one disk
+    put_number(directory, 0, 2);  // attributes
+    put_number(directory, 0, 4);
+    put_number(directory, bytes.size(), 4);
+    directory += name;
+    put_number(bytes, local_mark, 4);
+    put_member(bytes, name, data);
+    bytes += name;
+    bytes += data;
+  }
+  const std::uint64_t begin = bytes.size();
+  bytes += directory;
+  put_number(bytes, end_mark, 4);
+  put_number(bytes, 0, 4);  // disks
+  put_number(bytes, members.size(), 2);
+  put_number(bytes, members.size(), 2);
+  put_number(bytes, directory.size(), 4);
+  put_number(bytes, begin, 4);
+  put_number(bytes, 0, 2);  // no comment
+  return bytes;
 }
 
 }  // namespace pom::io

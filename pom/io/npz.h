@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "pom/io/npy.h"
@@ -36,6 +37,8 @@ class Npz {
   NpyArray read(std::string_view name) const;
   // The bytes of a member, likewise.
   std::string bytes(const Entry& entry) const;
+  // Those of one that is stored and not deflated, where they lie in the file; its CRC is not looked at.
+  std::string_view stored(const Entry& entry) const;
 
  private:
   void read_directory(std::uint64_t begin, std::uint64_t end, std::uint64_t count);
@@ -46,5 +49,8 @@ class Npz {
   std::string site_;
   std::vector<Entry> entries_;
 };
+
+// The bytes of such a file: .npy files by the names of their arrays, stored. At most 4 GiB in all.
+std::string write_npz(const std::vector<std::pair<std::string, std::string>>& members);
 
 }  // namespace pom::io

@@ -47,7 +47,7 @@ TEST(KernelDistance, IsThatOfOthers) {
   const at::Tensor a = vectors_a(200, 16), b = vectors_b(200, 16);
   expect_close(kernel_distance_of_all(a, b), 0.022431779244, 1e-9);
   expect_close(kernel_distance_of_all(a, b, /*cross_diagonal=*/false), 0.022221766568, 1e-9);
-  const Spread all = kernel_distance(a, b, {.subsets = 3, .size = 200});
+  const ScoreSpread all = kernel_distance(a, b, {.subsets = 3, .size = 200});
   expect_close(all.mean, 0.022431779244, 1e-9);  // whatever their order
   EXPECT_NEAR(all.deviation, 0, 1e-12);
 }
@@ -77,7 +77,7 @@ TEST(Neighbours, OnTheSurface) {
 
 TEST(InceptionScore, IsThatOfOthers) {
   const at::Tensor logits = golden::symmetric("logits", {1000, 10}) * 4;
-  const Spread ten = inception_score(logits, {.splits = 10});
+  const ScoreSpread ten = inception_score(logits, {.splits = 10});
   expect_close(ten.mean, 2.634642558, 1e-9);
   expect_close(ten.deviation, 0.075375627, 1e-7);
   expect_close(inception_score(logits, {.splits = 1}).mean, 2.656816391, 1e-9);
