@@ -7,6 +7,7 @@ their group. In a program of your own, after ``torch.distributed.init_process_gr
 
 import ctypes
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
@@ -62,6 +63,24 @@ def _interface_of(address: str) -> str:
     return ""
 
 
+def _is_of_this_machine_alone(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _common_interface(store: Store, rank: int, world: int) -> str:
+    """Of the network that joins the machines, by the way to the first one. There it may lead nowhere (for
+    Debian's hosts file a machine's own name is 127.0.1.1): then by the way to another."""
+    own = _own_address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    store.set(f"address/{rank}", own)
+    if _is_of_this_machine_alone(own):
+        for other in range(world):
+            address = store.get(f"address/{other}").decode()
+            if not _is_of_this_machine_alone(address):
+                own = _own_address(address, 9)  # any port
+                break
+    return _interface_of(own)
+
+
 def _agent_store(limit: timedelta) -> Store:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
@@ -114,23 +133,36 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl"
 
 
+def _cannot_meet(rank: int, world: int, limit: timedelta, error: Exception) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or "that it takes by itself"
+    return (
+        f"libpom: rank {rank} on {socket.gethostname()}: expected to meet the other {world - 1} within "
+        f"{limit.total_seconds():g} s (LIBPOM_TIMEOUT), the first of them on {os.environ['MASTER_ADDR']}, "
+        f"by the network interface {interface} (GLOO_SOCKET_IFNAME), got: {first}"
+    )
+
+
 def start() -> None:
     """Joins the processes that torchrun has started; nothing where this one is alone."""
     if not launched() or dist.is_initialized():
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     limit = timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
-    if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)) and "GLOO_SOCKET_IFNAME" not in os.environ:
-        name = _interface_of(_own_address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-        if name:  # Gloo would look the machine's name up, which may lead nowhere
-            os.environ["GLOO_SOCKET_IFNAME"] = name
     backend = _backend()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     done = threading.Event()
-    store = _store(rank, world, limit, done)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    dist.barrier()  # all are there
+    try:
+        store = _store(rank, world, limit, done)
+        if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)) and "GLOO_SOCKET_IFNAME" not in os.environ:
+            name = _common_interface(store, rank, world)
+            if name:  # Gloo would look the machine's name up, which may lead nowhere
+                os.environ["GLOO_SOCKET_IFNAME"] = name
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+        dist.barrier()  # all are there
+    except (RuntimeError, OSError) as error:
+        raise Error(_cannot_meet(rank, world, limit, error)) from error
     done.set()
     join()
 
@@ -148,9 +180,11 @@ def join(group: dist.ProcessGroup | None = None) -> None:
     def make(lists: bytes, name: int) -> None:
         made = [[members[int(r)] for r in part.split(",")] for part in lists.decode().split(";")]
         mine = ""
-        for ranks in made:  # all make all of them, in this order
-            part = dist.new_group(ranks)
-            if dist.get_rank() in ranks and isinstance(part, dist.ProcessGroup):
+        for ranks in made:
+            if dist.get_rank() not in ranks:
+                continue  # others make it, and processes beyond this group know nothing of it
+            part = dist.new_group(ranks, use_local_synchronization=True)
+            if isinstance(part, dist.ProcessGroup):
                 mine = part.group_name
                 _kept.append(part)
         ctypes.memmove(name, mine.encode() + b"\0", len(mine) + 1)
