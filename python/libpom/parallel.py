@@ -36,6 +36,11 @@ def _seconds(name: str, default: float) -> float:
     return value
 
 
+def _limit() -> timedelta:
+    """How long processes wait for each other until they have met."""
+    return timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
+
+
 def launched() -> bool:
     """Whether torchrun, or something like it, has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
@@ -148,7 +153,7 @@ def start() -> None:
     if not launched() or dist.is_initialized():
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    limit = timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
+    limit = _limit()
     backend = _backend()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -176,15 +181,18 @@ def join(group: dist.ProcessGroup | None = None) -> None:
     group = group if group is not None else dist.group.WORLD
     assert group is not None  # as it is initialized
     members = dist.get_process_group_ranks(group)
+    everybody = len(members) == dist.get_world_size()
+    limit = _limit()
 
     def make(lists: bytes, name: int) -> None:
         made = [[members[int(r)] for r in part.split(",")] for part in lists.decode().split(";")]
         mine = ""
         for ranks in made:
-            if dist.get_rank() not in ranks:
-                continue  # others make it, and processes beyond this group know nothing of it
-            part = dist.new_group(ranks, use_local_synchronization=True)
-            if isinstance(part, dist.ProcessGroup):
+            # All processes make all groups, in this order; those beyond a part of them know nothing of it.
+            if not everybody and dist.get_rank() not in ranks:
+                continue
+            part = dist.new_group(ranks, timeout=limit, use_local_synchronization=not everybody)
+            if dist.get_rank() in ranks and isinstance(part, dist.ProcessGroup):
                 mine = part.group_name
                 _kept.append(part)
         ctypes.memmove(name, mine.encode() + b"\0", len(mine) + 1)
