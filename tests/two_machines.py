@@ -59,6 +59,10 @@ class Machine:
         """The words of a command on this machine."""
         return [*self.entrance(), "--net", "--uts", "--mount", "--wd=.", "--", *map(str, words)]
 
+    def path(self, path: str | os.PathLike[str]) -> Path:
+        """Where a file of this machine, also one in its own folder, is found from outside."""
+        return Path(f"/proc/{self.keeper.pid}/root{path}")
+
     def do(self, *words: object) -> None:
         done = subprocess.run(self.command(*words), capture_output=True, text=True)
         if done.returncode != 0:

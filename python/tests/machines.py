@@ -8,15 +8,17 @@ from tools import lacking
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from two_machines import NoMachinesError, TwoMachines
+import two_machines as machines_of_tests
+
+CABLE = machines_of_tests.CABLE
 
 
 @contextlib.contextmanager
 def two_machines(own=""):
     with contextlib.ExitStack() as stack:
         try:
-            machines = stack.enter_context(TwoMachines(own))
-        except NoMachinesError as why:
+            machines = stack.enter_context(machines_of_tests.TwoMachines(own))
+        except machines_of_tests.NoMachinesError as why:
             lacking(f"two network namespaces cannot be joined here: {why}")
         yield machines
 

@@ -2,42 +2,20 @@
 than any of them. Takes a JSON file: rounds that come one after the other, each a list of jobs on some of the
 ranks, at the same time. A job is {"name", "ranks", "words" of `pom`}. Single ranks, by their number in the
 job, may have other words ("words_of"), work in another folder ("folder_of") or have no more than so many
-bytes of memory beyond what they have ("memory_of"). How it ended on each rank, and what it said, is left in
-NAME.RANK.json. A job with "leaves" is the last: its processes end with it, as those of `python -m libpom`
-do."""
+bytes of memory beyond what they have ("memory_of"). How it ended on each rank, what it said, and Gloo's
+network interface are left in NAME.RANK.json. A job with "leaves" is the last: its processes end with it, as
+those of `python -m libpom` do."""
 
-import ctypes
 import json
 import os
 import resource
 import sys
-import tempfile
 from pathlib import Path
 
 import torch.distributed as dist
 
-from libpom import _library, parallel
-
-PROGRAM = ctypes.CDLL(str(Path(_library.path).with_name("libpom_program.so")), mode=ctypes.RTLD_GLOBAL)
-
-
-def run(words):
-    """The status of `pom WORDS`, and what it wrote."""
-    all_words = [b"pom", *(os.fsencode(word) for word in words)]
-    kept = [os.dup(1), os.dup(2)]
-    with tempfile.TemporaryFile() as said:
-        for descriptor in (1, 2):
-            os.dup2(said.fileno(), descriptor)
-        try:
-            code = PROGRAM.pom_main(
-                len(all_words), (ctypes.c_char_p * (len(all_words) + 1))(*all_words, None)
-            )
-        finally:
-            for descriptor, before in zip((1, 2), kept, strict=True):
-                os.dup2(before, descriptor)
-                os.close(before)
-        said.seek(0)
-        return code, said.read().decode(errors="replace")
+from libpom import parallel
+from within import run_program
 
 
 def take_part(job, folder):
@@ -51,8 +29,9 @@ def take_part(job, folder):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + own("memory_of", 0)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    code, said = run(own("words_of", job["words"]))
-    (folder / f"{job['name']}.{number}.json").write_text(json.dumps({"code": code, "said": said}))
+    code, said = run_program(own("words_of", job["words"]))
+    result = {"code": code, "said": said, "interface": os.environ.get("GLOO_SOCKET_IFNAME")}
+    (folder / f"{job['name']}.{number}.json").write_text(json.dumps(result))
     if "leaves" in job:
         os._exit(code)
 
