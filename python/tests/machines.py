@@ -26,6 +26,6 @@ def two_machines(own=""):
 def rendezvous(machines, *more):
     """torchrun's words on each of several machines, as docs/cluster.md has them. It waits for less long for
     machines that come or go than it would by itself."""
-    waits = ["last_call_timeout=2", "keep_alive_interval=1", "keep_alive_max_attempt=3"]
+    waits = ["last_call_timeout=1", "keep_alive_interval=1", "keep_alive_max_attempt=3"]
     place = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "kills"]
     return ["--nnodes", machines, *place, "--rdzv-conf", ",".join(waits), *more]
