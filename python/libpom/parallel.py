@@ -142,8 +142,8 @@ def _cannot_meet(rank: int, world: int, limit: timedelta, error: Exception) -> s
     first = next(iter(str(error).splitlines()), "")
     interface = os.environ.get("GLOO_SOCKET_IFNAME") or "that it takes by itself"
     return (
-        f"libpom: rank {rank} on {socket.gethostname()}: expected to meet the other {world - 1} within "
-        f"{limit.total_seconds():g} s (LIBPOM_TIMEOUT), the first of them on {os.environ['MASTER_ADDR']}, "
+        f"libpom: rank {rank} on {socket.gethostname()}: expected all {world} ranks to meet within "
+        f"{limit.total_seconds():g} s (LIBPOM_TIMEOUT), with the first on {os.environ['MASTER_ADDR']}, "
         f"by the network interface {interface} (GLOO_SOCKET_IFNAME), got: {first}"
     )
 
@@ -160,10 +160,10 @@ def start() -> None:
     done = threading.Event()
     try:
         store = _store(rank, world, limit, done)
-        if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)) and "GLOO_SOCKET_IFNAME" not in os.environ:
+        if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)):
             name = _common_interface(store, rank, world)
             if name:  # Gloo would look the machine's name up, which may lead nowhere
-                os.environ["GLOO_SOCKET_IFNAME"] = name
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
         dist.barrier()  # all are there
     except (RuntimeError, OSError) as error:

@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -24,6 +26,31 @@ pytestmark = pytest.mark.usefixtures("extension")
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     return write_recipe(tmp_path_factory.mktemp("recipe"), RECIPE)
+
+
+def test_a_rank_that_does_not_come_is_missed(recipe, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    first = {
+        "RANK": 0,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    result = subprocess.run(
+        [sys.executable, "-m", "libpom", "train", str(recipe), "-o", str(tmp_path / "run")],
+        env=environment_of_ranks(**first, LIBPOM_TIMEOUT=1),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1
+    assert re.search(
+        r"rank 0 on \S+: expected all 2 ranks to meet within 1 s \(LIBPOM_TIMEOUT\)", result.stderr
+    )
+    assert "Traceback" not in result.stderr and not (tmp_path / "run").exists()
 
 
 def test_a_rank_that_is_gone_is_named(recipe, tmp_path):
