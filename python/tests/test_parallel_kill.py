@@ -82,15 +82,15 @@ class Job:
         return all(agent.poll() is not None for agent in self.agents.values())
 
     def kill_rank(self, chance):
-        """False where none is left."""
+        """Which one; None where none is left."""
         workers = self.workers()
         if not workers:
-            return False
-        victim = workers[chance.choice(sorted(workers))]
-        self.killed.add(victim)
+            return None
+        victim = chance.choice(sorted(workers))
+        self.killed.add(workers[victim])
         with contextlib.suppress(ProcessLookupError):  # it has ended in this moment
-            os.kill(victim, signal.SIGKILL)
-        return True
+            os.kill(workers[victim], signal.SIGKILL)
+        return victim
 
     def lose(self, number):
         """A machine without power: its agent and all its ranks at once."""
@@ -122,20 +122,22 @@ def job(*arguments, **options):
         made.close()
 
 
-def kill_at_random(job, run, chance):
-    """At some step, or at some time after all ranks have been started: while they load, meet, or save first.
-    False where the run had ended."""
-    if chance.random() < 0.4:
-        everybody = job.ranks * len(job.machines)
-        wait_until(
-            "all ranks",
-            lambda: job.has_ended() or len(set(job.workers().values()) - job.killed) == everybody,
-        )
-        time.sleep(chance.uniform(0, 6))
-    else:
-        step = newest(run) + chance.randint(1, STEPS // 3)
-        wait_until(f"step {step}", lambda: job.has_ended() or newest(run) >= min(step, STEPS))
-        time.sleep(chance.uniform(0, 0.1))
+def kill_at_step(job, run, chance):
+    step = newest(run) + chance.randint(1, STEPS // 3)
+    wait_until(f"step {step}", lambda: job.has_ended() or newest(run) >= min(step, STEPS))
+    time.sleep(chance.uniform(0, 0.1))
+    return job.kill_rank(chance)
+
+
+def kill_at_start(job, chance):
+    """Some time after all ranks have been started: while they load, meet, or save first."""
+    everybody = job.ranks * len(job.machines)
+
+    def all_are_there():
+        return len(set(job.workers().values()) - job.killed) == everybody
+
+    wait_until("all ranks", lambda: job.has_ended() or all_are_there())
+    time.sleep(chance.uniform(0, 6))
     return job.kill_rank(chance)
 
 
@@ -146,9 +148,16 @@ def kill_often(untouched, folder, count, ranks, agent, machines=(None,)):
     while kills < count:
         run = folder / f"round_{rounds}"
         with job(["train", recipe, "-o", run, "--quiet"], ranks, agent, machines) as training:
-            while kills < count and kill_at_random(training, run, chance):
+            first = victim = kill_at_step(training, run, chance)
+            while victim is not None:
                 kills += 1
+                if kills == count:
+                    break
+                early = chance.random() < 0.4
+                victim = kill_at_start(training, chance) if early else kill_at_step(training, run, chance)
             training.finish()
+            said = "".join(training.output(number) for number in training.said)
+        assert first is None or f"rank {first} is gone" in said, said
         assert_same_run(run, whole)
         assert not list(run.rglob(".pom-tmp-*")), "temporaries of killed processes were left"
         rounds += 1
