@@ -168,7 +168,8 @@ def start() -> None:
         dist.barrier()  # all are there
     except (RuntimeError, OSError) as error:
         raise Error(_cannot_meet(rank, world, limit, error)) from error
-    done.set()
+    finally:
+        done.set()
     join()
 
 
