@@ -32,7 +32,7 @@ void leave_note(c10d::ProcessGroup& group, const std::string& why) {
   }
 }
 
-std::string who_is_absent(c10d::ProcessGroup& group) {
+std::string who_is_absent(c10d::ProcessGroup& group, const std::vector<int>& ranks) {
   const auto store = group.getStore();
   if (!store) return {};
   std::string text;
@@ -42,12 +42,12 @@ std::string who_is_absent(c10d::ProcessGroup& group) {
     std::vector<int> missing;
     for (const auto until = Clock::now() + std::chrono::milliseconds(1500); Clock::now() < until;) {
       missing.clear();
-      for (int r = 0; r < group.getSize(); ++r)
+      for (const int r : ranks)
         if (!store->check({key("here", r)})) missing.push_back(r);
       if (missing.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    for (int r = 0; r < group.getSize(); ++r)
+    for (const int r : ranks)
       if (r != group.getRank() && store->check({key("left", r)}))
         text += detail::concat("rank ", r, " left: ", shown(text_of(*store, key("left", r)), 500), "; ");
     for (const int r : missing)

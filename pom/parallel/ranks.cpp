@@ -47,6 +47,9 @@ struct Ranks::Impl {
   Group group;
   std::string name;
   std::chrono::milliseconds limit = c10d::kUnsetTimeout;
+  // Of a part: the group that it was split from, whose numbers people know, and who of that is in it.
+  Group whole;
+  std::vector<int> members;
   std::atomic<std::int64_t> calls = 0, numbers = 0, bytes = 0;
 
   void count(const at::Tensor& t) {
@@ -62,8 +65,12 @@ struct Ranks::Impl {
   }
 
   [[noreturn]] void failed(const char* what, const std::exception& error) const {
-    fail(what, " of ", group->getSize(), " ranks failed on rank ", group->getRank(), ": ",
-         who_is_absent(*group), first_line(error.what()));
+    c10d::ProcessGroup& known = whole ? *whole : *group;
+    std::vector<int> all = members;
+    if (!whole)
+      for (int r = 0; r < group->getSize(); ++r) all.push_back(r);
+    fail(what, " of ", group->getSize(), " ranks failed on rank ", known.getRank(), ": ",
+         who_is_absent(known, all), first_line(error.what()));
   }
 
   Pending pending(const char* what, const std::shared_ptr<Impl>& self,
@@ -132,7 +139,11 @@ Ranks Ranks::split(const std::function<int(int rank)>& colour) const {
       lists += std::to_string(members[i]);
     }
   }
-  return of_group(group_maker()(lists));
+  Ranks part = of_group(group_maker()(lists));
+  part.impl_->limit = impl_->limit;
+  part.impl_->whole = impl_->group;
+  part.impl_->members = groups.at(colour(rank()));
+  return part;
 }
 
 Pending Ranks::start_sum(at::Tensor& t) const {

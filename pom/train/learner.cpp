@@ -370,11 +370,14 @@ std::string Learner::find_culprit(const Prepared& prepared) {
   return name.empty() ? "" : "the gradient of " + name;
 }
 
-// The first rank that found something says what.
+// The first rank that found something says what. Gradients are sums by now, the same on all ranks, and
+// nobody's.
 std::string Learner::agreed_culprit(const std::string& found) const {
   const std::vector<std::string> all = ranks_.gather_text(found);
-  for (std::size_t r = 0; r < all.size(); ++r)
-    if (!all[r].empty()) return ranks_.alone() ? all[r] : detail::concat(all[r], " on rank ", r);
+  for (const bool summed : {false, true})
+    for (std::size_t r = 0; r < all.size(); ++r)
+      if (!all[r].empty() && all[r].starts_with("the gradient") == summed)
+        return ranks_.alone() || summed ? all[r] : detail::concat(all[r], " on rank ", r);
   return "the loss";
 }
 

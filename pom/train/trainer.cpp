@@ -172,10 +172,27 @@ void require_same_run(const parallel::Ranks& ranks, const Recipe& recipe) {
   fail("train: the recipe: expected the same on all ranks, got", others);
 }
 
+// A folder that is not shared stays with its machine, and torchrun may number the ranks anew: the first would
+// begin at an earlier step, or from nothing, and nobody would notice.
+void refuse_folder_elsewhere(const parallel::Ranks& ranks, const TrainOptions& options) {
+  if (ranks.alone() || options.launch.empty()) return;
+  const bool mine = options.relaunched && was_launched_by(options.folder, options.launch);
+  const std::int64_t here = mine ? newest_step(options.folder / "checkpoints") : -1;
+  const std::vector<std::string> all = ranks.gather_text(std::to_string(here));
+  for (std::size_t r = 1; r < all.size(); ++r)
+    refuse_unless(std::stoll(all[r]) <= std::stoll(all[0]), "train: ", options.folder.string(), ": rank ", r,
+                  " finds this run there at step ", all[r],
+                  ", and the first rank, which has to go on from it, ",
+                  std::stoll(all[0]) < 0 ? "finds none" : "finds it at step " + all[0],
+                  ": expected a folder that all machines share, or the same machine first (torchrun sorts "
+                  "them by their names)");
+}
+
 // A new folder is made once there is nothing left to refuse. Its first checkpoint is the first thing in it,
 // so that a run that is killed sooner can begin there again, and later go on.
 void Run::begin() {
   require_same_run(ranks_, recipe_);
+  refuse_folder_elsewhere(ranks_, options_);
   options_.resume = first_says(options_.resume);
   const at::Device device = generate::device_named(recipe_.run.device, "train: run");
   make_deterministic(device);

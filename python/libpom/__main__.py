@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from . import __version__, _library
+from .errors import Error
 
 
 def about_library() -> str:
@@ -40,7 +41,11 @@ def program(arguments: list[str]) -> int:
         return 1
     from . import parallel
 
-    parallel.start()
+    try:
+        parallel.start()
+    except Error as error:
+        print(error, file=sys.stderr)
+        return 1
     main = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).pom_main
     words = [b"pom", *(os.fsencode(word) for word in arguments)]
     code = main(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))

@@ -7,6 +7,7 @@ their group. In a program of your own, after ``torch.distributed.init_process_gr
 
 import ctypes
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
@@ -35,6 +36,11 @@ def _seconds(name: str, default: float) -> float:
     return value
 
 
+def _limit() -> timedelta:
+    """How long processes wait for each other until they have met."""
+    return timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
+
+
 def launched() -> bool:
     """Whether torchrun, or something like it, has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
@@ -60,6 +66,24 @@ def _interface_of(address: str) -> str:
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return ""
+
+
+def _is_of_this_machine_alone(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _common_interface(store: Store, rank: int, world: int) -> str:
+    """Of the network that joins the machines, by the way to the first one. There it may lead nowhere (for
+    Debian's hosts file a machine's own name is 127.0.1.1): then by the way to another."""
+    own = _own_address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    store.set(f"address/{rank}", own)
+    if _is_of_this_machine_alone(own):
+        for other in range(world):
+            address = store.get(f"address/{other}").decode()
+            if not _is_of_this_machine_alone(address):
+                own = _own_address(address, 9)  # any port
+                break
+    return _interface_of(own)
 
 
 def _agent_store(limit: timedelta) -> Store:
@@ -114,24 +138,38 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl"
 
 
+def _cannot_meet(rank: int, world: int, limit: timedelta, error: Exception) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or "that it takes by itself"
+    return (
+        f"libpom: rank {rank} on {socket.gethostname()}: expected all {world} ranks to meet within "
+        f"{limit.total_seconds():g} s (LIBPOM_TIMEOUT), with the first on {os.environ['MASTER_ADDR']}, "
+        f"by the network interface {interface} (GLOO_SOCKET_IFNAME), got: {first}"
+    )
+
+
 def start() -> None:
     """Joins the processes that torchrun has started; nothing where this one is alone."""
     if not launched() or dist.is_initialized():
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    limit = timedelta(seconds=_seconds("LIBPOM_TIMEOUT", 600))
-    if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)) and "GLOO_SOCKET_IFNAME" not in os.environ:
-        name = _interface_of(_own_address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-        if name:  # Gloo would look the machine's name up, which may lead nowhere
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+    limit = _limit()
     backend = _backend()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     done = threading.Event()
-    store = _store(rank, world, limit, done)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    dist.barrier()  # all are there
-    done.set()
+    try:
+        store = _store(rank, world, limit, done)
+        if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)):
+            name = _common_interface(store, rank, world)
+            if name:  # Gloo would look the machine's name up, which may lead nowhere
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
+        dist.barrier()  # all are there
+    except (RuntimeError, OSError) as error:
+        raise Error(_cannot_meet(rank, world, limit, error)) from error
+    finally:
+        done.set()
     join()
 
 
@@ -144,12 +182,17 @@ def join(group: dist.ProcessGroup | None = None) -> None:
     group = group if group is not None else dist.group.WORLD
     assert group is not None  # as it is initialized
     members = dist.get_process_group_ranks(group)
+    everybody = len(members) == dist.get_world_size()
+    limit = _limit()
 
     def make(lists: bytes, name: int) -> None:
         made = [[members[int(r)] for r in part.split(",")] for part in lists.decode().split(";")]
         mine = ""
-        for ranks in made:  # all make all of them, in this order
-            part = dist.new_group(ranks)
+        for ranks in made:
+            # All processes make all groups, in this order; those beyond a part of them know nothing of it.
+            if not everybody and dist.get_rank() not in ranks:
+                continue
+            part = dist.new_group(ranks, timeout=limit, use_local_synchronization=not everybody)
             if dist.get_rank() in ranks and isinstance(part, dist.ProcessGroup):
                 mine = part.group_name
                 _kept.append(part)

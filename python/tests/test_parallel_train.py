@@ -1,16 +1,14 @@
 """Training on several ranks: the bits of one rank on 2 and 4, whatever they divide among them; checkpoints
-that any number of ranks goes on from; and what happens when one of them fails."""
+that any number of ranks goes on from; and what all of them refuse or pass over together."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import time
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from torchrun import environment_of_ranks, run_ranks, torchrun
+from torchrun import environment_of_ranks, run_ranks
 from training import checkpoints, differences, pom_train, write_recipe
 
 RECIPE = """
@@ -39,12 +37,22 @@ validate_every = 4
 checkpoint_every = 2
 keep = 9
 """
-MUON = ["--set", "optimizer.kind=muon"]
 pytestmark = pytest.mark.usefixtures("extension")
 
 
-def shard(what):
-    return ["--set", f"parallel.shard={what}"]
+def sets(**fields):
+    """--set words; a double underscore stands for the dot."""
+    pairs = ((name.replace("__", "."), value) for name, value in fields.items())
+    return [word for name, value in pairs for word in ("--set", f"{name}={value}")]
+
+
+OPTIMIZER, GRADIENTS = sets(parallel__shard="optimizer"), sets(parallel__shard="gradients")
+PARAMETERS = sets(parallel__shard="parameters")
+MUON = sets(optimizer__kind="muon")
+SEQUENCE = sets(parallel__sequence=2, run__precision="fp64")
+THREE = sets(batch__size=12, run__steps=4)
+LATENTS = sets(data__kind="latents", data__path="data", data__validation=0, run__steps=40)
+LARGE = sets(data__size="[128,128]", network__patch=1, network__dim=128, parallel__sequence=2)
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +62,99 @@ def recipe(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(recipe, tmp_path_factory):
-    """Runs of one process without torchrun, by optimizer."""
+    """Runs of one process without torchrun."""
     folder = tmp_path_factory.mktemp("alone")
-    for name, more in (("adamw", []), ("muon", MUON)):
+    for name, more in {
+        "adamw": [],
+        "muon": MUON,
+        "fp64": sets(run__precision="fp64"),
+        "three": THREE,
+    }.items():
         result = pom_train(recipe, "-o", folder / name, "--quiet", *more)
         assert result.returncode == 0, result.stderr
     return folder
+
+
+def write_latents(folder, poisoned=()):
+    """16 latents of 2 classes; some are not numbers."""
+    draw = torch.Generator().manual_seed(3)
+    for i in range(16):
+        mean = torch.randn(3, 8, 8, generator=draw)
+        path = folder / "data" / "ab"[i % 2] / f"{i:02d}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"mean": mean.fill_(float("nan")) if i in poisoned else mean}, path)
+    return str(folder)
+
+
+class Trainings:
+    """What all the trainings of one start of four ranks left behind."""
+
+    def __init__(self, folder):
+        self.folder, self.rounds = folder, []
+
+    def job(self, name, ranks, recipe, *more, **fields):
+        words = [str(word) for word in ("train", recipe, "-o", self.folder / name, *more)]
+        return {"name": name, "ranks": list(ranks), "words": words, **fields}
+
+    def ended(self, name, rank=0):
+        result = json.loads((self.folder / f"{name}.{rank}.json").read_text())
+        return result["code"], result["said"]
+
+    def of(self, name):
+        """The folder of a run that ended well."""
+        code, said = self.ended(name)
+        assert code == 0, said
+        return self.folder / name
+
+
+@pytest.fixture(scope="module")
+def trainings(recipe, tmp_path_factory):
+    """All of them, by four ranks or parts of them: a start takes longer than any."""
+    made = Trainings(tmp_path_factory.mktemp("trainings"))
+    all_four, pairs = range(4), (range(2), range(2, 4))
+    other = made.folder / "other.toml"
+    other.write_text(RECIPE.replace("dim = 32", "dim = 64"))
+    clean = write_latents(made.folder / "clean")
+    poisoned = write_latents(made.folder / "poisoned", poisoned=(5,))
+
+    def job(name, ranks, *more, **fields):
+        return made.job(name, ranks, recipe, "--quiet", *more, **fields)
+
+    def loud(name, ranks, *more, **fields):
+        return made.job(name, ranks, recipe, *more, **fields)
+
+    refused = made.job("another recipe", pairs[0], recipe, "--quiet")
+    refused["words_of"] = {"1": made.job("another recipe", pairs[0], other, "--quiet")["words"]}
+    resume = ["train", str(made.folder / "changes"), "--resume", "--quiet"]
+    rounds = [
+        [job("a bucket is not sent", all_four)],  # first, as POM_FAILPOINT counts from the start
+        [job("2 ranks", pairs[0]), job("2 ranks, optimizer", pairs[1], *OPTIMIZER)],
+        [job("2 ranks, muon", pairs[0], *OPTIMIZER, *MUON), job("2 ranks, tokens", pairs[1], *SEQUENCE)],
+        [
+            job("2 ranks, parameters", pairs[0], *PARAMETERS),
+            job("2 ranks, layers again", pairs[1], *PARAMETERS, *sets(batch__checkpointing="true")),
+        ],
+        [job("4 ranks", all_four)],
+        [job("4 ranks, muon and parameters", all_four, *PARAMETERS, *MUON)],
+        [job("4 ranks, gradients", all_four, *GRADIENTS)],
+        [job("4 ranks, muon", all_four, *GRADIENTS, *MUON)],
+        [job("4 ranks, tokens", all_four, *SEQUENCE, *OPTIMIZER)],
+        [job("changes", all_four, *sets(run__steps=4))],
+        [
+            {"name": "changes to 2", "ranks": [0, 1], "words": [*resume, *sets(run__steps=6), *OPTIMIZER]},
+            loud("not a number", pairs[1], *LATENTS, folder_of={"0": clean, "1": poisoned}),
+        ],
+        [refused, job("numbers", pairs[1], *LATENTS, folder_of={"0": clean, "1": clean})],
+        [loud("three ranks", range(3), *THREE), job("1 rank", [3])],
+        [job("a batch of 8 for three", range(3))],
+        [job("no memory", all_four, *LARGE, memory_of={"3": 200 << 20}, leaves=True)],
+    ]
+    path = made.folder / "rounds.json"
+    path.write_text(json.dumps(rounds))
+    env = environment_of_ranks(POM_FAILPOINT="gradient_sum.send:40:EIO")
+    result = run_ranks(4, path, env=env, module="trainings_program")
+    assert (made.folder / "no memory.3.json").is_file(), result.stderr
+    return made
 
 
 def figures(run):
@@ -78,58 +173,85 @@ def assert_same_run(one, other):
     assert figures(one) == figures(other)
 
 
-CASES = [
-    pytest.param(2, [], "adamw", id="2 ranks"),
-    pytest.param(4, [], "adamw", id="4 ranks"),
-    pytest.param(2, shard("optimizer"), "adamw", id="2 ranks, optimizer divided"),
-    pytest.param(4, shard("gradients"), "adamw", id="4 ranks, gradients divided"),
-    pytest.param(2, [*shard("optimizer"), *MUON], "muon", id="2 ranks, muon divided"),
-    pytest.param(4, [*shard("gradients"), *MUON], "muon", id="4 ranks, muon and gradients divided"),
-    pytest.param(2, shard("parameters"), "adamw", id="2 ranks, parameters divided"),
-    pytest.param(4, [*shard("parameters"), *MUON], "muon", id="4 ranks, muon and parameters divided"),
-    pytest.param(1, [], "adamw", id="a group of one"),
-]
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("1 rank", "adamw"),
+        ("2 ranks", "adamw"),
+        ("4 ranks", "adamw"),
+        ("2 ranks, optimizer", "adamw"),
+        ("4 ranks, gradients", "adamw"),
+        ("2 ranks, parameters", "adamw"),
+        ("2 ranks, layers again", "adamw"),
+        ("2 ranks, muon", "muon"),
+        ("4 ranks, muon and parameters", "muon"),
+        ("4 ranks, muon", "muon"),
+    ],
+)
+def test_any_number_of_ranks_gives_the_bits_of_one(name, kind, trainings, alone):
+    assert_same_run(trainings.of(name), alone / kind)
 
 
-@pytest.mark.parametrize(("ranks", "more", "kind"), CASES)
-def test_any_number_of_ranks_gives_the_bits_of_one(ranks, more, kind, recipe, alone, tmp_path):
-    result = run_ranks(ranks, "train", recipe, "-o", tmp_path / "run", "--quiet", *more)
-    assert result.returncode == 0, result.stderr
-    assert_same_run(tmp_path / "run", alone / kind)
-
-
-def test_a_gradient_that_is_not_sent_is_noticed(recipe, alone, tmp_path):
+def test_a_gradient_that_is_not_sent_is_noticed(trainings, alone):
     """The control of the test above: one bucket of one step stays at home."""
-    env = environment_of_ranks(POM_FAILPOINT="gradient_sum.send:40:EIO")
-    result = run_ranks(2, "train", recipe, "-o", tmp_path / "run", "--quiet", env=env)
-    assert result.returncode == 0, result.stderr
-    assert figures(tmp_path / "run") != figures(alone / "adamw")
+    assert figures(trainings.of("a bucket is not sent")) != figures(alone / "adamw")
 
 
-def test_a_run_changes_its_number_of_ranks(recipe, alone, tmp_path):
-    run = tmp_path / "run"
-    first = run_ranks(4, "train", recipe, "-o", run, "--quiet", "--set", "run.steps=4")
-    assert first.returncode == 0, first.stderr
-    second = run_ranks(2, "train", run, "--resume", "--quiet", "--set", "run.steps=6", *shard("optimizer"))
-    assert second.returncode == 0, second.stderr
-    third = pom_train(run, "--resume", "--quiet", "--set", "run.steps=8")
+def test_a_run_changes_its_number_of_ranks(trainings, alone):
+    trainings.of("changes")
+    assert trainings.ended("changes to 2") == (0, trainings.ended("changes to 2")[1])
+    run = trainings.folder / "changes"
+    third = pom_train(run, "--resume", "--quiet", *sets(run__steps=8))
     assert third.returncode == 0, third.stderr
     assert not differences(run, alone / "adamw")
 
 
-@pytest.mark.parametrize(
-    ("ranks", "more"), [(2, []), (4, shard("optimizer"))], ids=["2 ranks", "2 by 2 ranks"]
-)
-def test_ranks_share_the_tokens_of_an_image(ranks, more, recipe, alone, tmp_path):
+@pytest.mark.parametrize("name", ["2 ranks, tokens", "4 ranks, tokens"])
+def test_ranks_share_the_tokens_of_an_image(name, trainings, alone):
     """Sums over tokens in two halves: equal up to rounding."""
-    words = ["--set", "parallel.sequence=2", "--set", "run.precision=fp64", *more]
-    result = run_ranks(ranks, "train", recipe, "-o", tmp_path / "run", "--quiet", *words)
-    assert result.returncode == 0, result.stderr
-    whole = pom_train(recipe, "-o", tmp_path / "whole", "--quiet", "--set", "run.precision=fp64")
-    assert whole.returncode == 0, whole.stderr
-    for a, b in zip(figures(tmp_path / "run"), figures(tmp_path / "whole"), strict=True):
+    for a, b in zip(figures(trainings.of(name)), figures(alone / "fp64"), strict=True):
         for key in a.keys() - {"loss_by_time"}:
             assert a[key] == pytest.approx(b[key], rel=1e-6), key
+
+
+def test_other_numbers_of_ranks_train_too(trainings, alone):
+    """Three ranks: the same batches, sums in another order, and it is said."""
+    assert "does not give the bits of one rank" in trainings.ended("three ranks")[1]
+    for a, b in zip(figures(trainings.of("three ranks")), figures(alone / "three"), strict=True):
+        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)
+
+
+def test_a_step_that_is_not_a_number_on_one_rank_is_skipped_on_all(trainings):
+    """One of the latents that the second rank reads is not one; the first has them whole."""
+    run = trainings.of("not a number")
+    assert trainings.ended("not a number", 1)[0] == 0
+    lines = [line for line in (run / "log.txt").read_text().splitlines() if "not finite, skipped" in line]
+    assert lines and all("first in the data on rank 1 " in line for line in lines), lines
+    last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
+    assert last["skipped"] == len(lines)
+    control = (trainings.of("numbers") / "log.txt").read_text()
+    assert "not finite" not in control and "rolled back" not in (run / "log.txt").read_text()
+
+
+def test_another_recipe_on_one_rank_is_refused(trainings):
+    for rank in (0, 1):
+        code, said = trainings.ended("another recipe", rank)
+        assert code != 0 and "network.dim: 32 on rank 0, 64 on rank 1" in said, said
+    assert not (trainings.folder / "another recipe").exists()
+
+
+def test_a_batch_that_ranks_do_not_divide_is_refused(trainings):
+    code, said = trainings.ended("a batch of 8 for three")
+    assert code != 0 and "batch.size: expected a multiple of the 3 ranks that share it, got 8" in said, said
+    assert not (trainings.folder / "a batch of 8 for three").exists()
+
+
+def test_a_rank_without_memory_is_named(trainings):
+    """By the one that shares tokens with it, as second of two, with its number among all four."""
+    code, said = trainings.ended("no memory", 3)
+    assert code != 0 and "can't allocate memory" in said, said
+    code, said = trainings.ended("no memory", 2)
+    assert code != 0 and re.search(r"of 2 ranks failed on rank 2: rank 3 left: .*can't allocate", said), said
 
 
 def test_gpus_starts_torchrun(recipe, alone, tmp_path):
@@ -139,150 +261,3 @@ def test_gpus_starts_torchrun(recipe, alone, tmp_path):
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout.strip().splitlines()[-1])["end"] == "finished"
     assert_same_run(tmp_path / "run", alone / "adamw")
-
-
-# ---- failures ----
-
-
-def start(ranks, *arguments, env=None, agent=("--standalone",)):
-    return subprocess.Popen(
-        torchrun(ranks, *arguments, agent=agent),
-        env=env or environment_of_ranks(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def workers_of(process, ranks):
-    """The processes of the ranks, by their number."""
-    found = {}
-    children = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
-    ).stdout.split()
-    for pid in children:
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                variables = dict(v.split(b"=", 1) for v in file.read().split(b"\0") if b"=" in v)
-        except OSError:
-            continue
-        if b"RANK" in variables:
-            found[int(variables[b"RANK"])] = int(pid)
-    return found if len(found) == ranks else {}
-
-
-def wait_for_step(run, step, seconds=120):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if any(int(re.search(r"step_(\d+)", p.name)[1]) >= step for p in checkpoints(run)):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no checkpoint of step {step} after {seconds} s")
-
-
-LONG = ["--set", "run.steps=400", "--set", "log.validate_every=0"]
-
-
-@pytest.fixture(scope="module")
-def alone_long(recipe, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("alone_long")
-    result = pom_train(recipe, "-o", folder / "run", "--quiet", *LONG)
-    assert result.returncode == 0, result.stderr
-    return folder / "run"
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_ranks_are_started_again_and_the_run_goes_on(victim, recipe, alone_long, tmp_path):
-    run = tmp_path / "run"
-    agent = ("--standalone", "--max-restarts", "3")
-    process = start(2, "train", recipe, "-o", run, "--quiet", *LONG, agent=agent)
-    for step in (20, 120):
-        wait_for_step(run, step)
-        os.kill(workers_of(process, 2)[victim], signal.SIGKILL)
-        time.sleep(0.5)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert not differences(run, alone_long)
-
-
-def test_a_rank_that_is_gone_is_named(recipe, tmp_path):
-    run = tmp_path / "run"
-    process = start(2, "train", recipe, "-o", run, "--quiet", *LONG)
-    wait_for_step(run, 4)
-    began = time.monotonic()
-    os.kill(workers_of(process, 2)[1], signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "rank 1 is gone" in output, output
-    assert time.monotonic() - began < 60
-
-
-def test_a_rank_that_does_not_answer_ends_the_others_in_time(recipe, tmp_path):
-    run = tmp_path / "run"
-    process = start(2, "train", recipe, "-o", run, "--quiet", *LONG, "--set", "parallel.timeout=3")
-    wait_for_step(run, 4)
-    stopped = workers_of(process, 2)[1]
-    os.kill(stopped, signal.SIGSTOP)
-    time.sleep(6)
-    os.kill(stopped, signal.SIGCONT)  # for torchrun, which would wait for it for half a minute
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "Timed out" in output and "rank 1 is gone" in output, output
-
-
-def test_all_ranks_stop_at_one_step_and_save(recipe, tmp_path):
-    run = tmp_path / "run"
-    process = start(2, "train", recipe, "-o", run, *LONG)
-    wait_for_step(run, 4)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
-    saved = re.search(r"stopped and saved at step (\d+)", output)
-    assert saved, output
-    assert checkpoints(run)[-1].name == f"step_{int(saved[1]):08d}.safetensors"
-
-
-def test_another_recipe_on_one_rank_is_refused(recipe, tmp_path):
-    other = tmp_path / "other.toml"
-    other.write_text(RECIPE.replace("dim = 32", "dim = 64"))
-    script = tmp_path / "two.sh"
-    script.write_text(
-        f'[ "$RANK" = 1 ] && r={other} || r={recipe}\nexec "$PY" -m libpom train $r -o {tmp_path}/run -q\n'
-    )
-    words = torchrun(2)[:-2]
-    result = subprocess.run(
-        [*words, "--no-python", "bash", str(script)],
-        env=environment_of_ranks(PY=words[0]),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode != 0
-    assert "network.dim: 32 on rank 0, 64 on rank 1" in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_full_disk_ends_all_and_says_so(recipe, tmp_path):
-    env = environment_of_ranks(POM_FAILPOINT="atomic_file.sync:9:ENOSPC")
-    result = run_ranks(2, "train", recipe, "-o", tmp_path / "run", "--quiet", env=env)
-    assert result.returncode != 0
-    assert "No space left on device" in result.stderr
-    assert re.search(r"rank 0 left: .*No space left on device", result.stderr), result.stderr
-
-
-def test_a_batch_that_ranks_do_not_divide_is_refused(recipe, tmp_path):
-    result = run_ranks(3, "train", recipe, "-o", tmp_path / "run", "--quiet")
-    assert result.returncode != 0
-    assert "batch.size: expected a multiple of the 3 ranks that share it, got 8" in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_numbers_of_ranks_train_too(recipe, tmp_path):
-    """Three ranks: the same batches, sums in another order, and it is said."""
-    more = ["--set", "batch.size=12", "--set", "run.steps=4"]
-    result = run_ranks(3, "train", recipe, "-o", tmp_path / "three", *more)
-    assert result.returncode == 0, result.stderr
-    assert "does not give the bits of one rank" in result.stderr
-    one = pom_train(recipe, "-o", tmp_path / "one", "--quiet", *more)
-    assert one.returncode == 0, one.stderr
-    for a, b in zip(figures(tmp_path / "three"), figures(tmp_path / "one"), strict=True):
-        assert a.get("loss", 0) == pytest.approx(b.get("loss", 0), rel=1e-4)

@@ -1,8 +1,7 @@
 """Tokens split over 2 and 4 processes against the same on one: layers, networks, and what they exchange."""
 
-import os
+import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,48 @@ import torch
 from safetensors.torch import load_file
 
 import ranks
-from tools import built_tool
+from tools import built_program, built_tool
 
 pytestmark = pytest.mark.usefixtures("extension")
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def layers(request):
-    return ranks.run("split_layer_program.py", request.param)
+FLAGS = ["--seed", "3", "--steps", "2", "-q"]
+ITEMS = ["--model", str(ASSETS / "shapes64"), "--class", "star", "--count", "3"]
+CLIP = ["--model", str(ASSETS / "sprites32"), "--prompt", "a red square moving right", "--frames", "16"]
+
+
+def items_in(folder):
+    return ["sample", *FLAGS, *ITEMS, "-o", f"{folder}/s_%02d.png"]
+
+
+def clip_in(folder, *more):
+    return [
+        "sample",
+        *FLAGS,
+        *CLIP,
+        "--save-latents",
+        f"{folder}/a.safetensors",
+        "-o",
+        f"{folder}/a.gif",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """What four ranks found, and the folder that `pom sample` wrote into."""
+    folder = tmp_path_factory.mktemp("sampled")
+    first = {"stream": clip_in(folder, "--stream", "--split"), "items": items_in(folder / "items")}
+    pairs = [json.dumps(first), json.dumps({"clip": clip_in(folder, "--split")})]
+    (folder / "items").mkdir()
+    found = ranks.run("split_program.py", 4, str(built_tool("libsplit_network.so")), *pairs, seconds=300)
+    return found, folder
+
+
+@pytest.fixture(scope="module", params=["2", "4"])
+def layers(request, everything):
+    return everything[0][request.param]["layers"]
 
 
 def test_every_mask_equals_one_rank(layers):
@@ -68,9 +100,9 @@ def test_refusals(layers):
     assert "no packing" in said["packed"]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def networks(request):
-    return ranks.run("split_network_program.py", request.param, str(built_tool("libsplit_network.so")))
+@pytest.fixture(scope="module", params=["2", "4"])
+def networks(request, everything):
+    return everything[0][request.param]["networks"]
 
 
 def test_networks_equal_one_rank(networks):
@@ -97,44 +129,32 @@ def test_networks_refuse_what_cannot_be_split(networks):
     assert "expected at most 3, one for each of the blocks of frames, got 4" in networks["too many"]
 
 
-def sampled(folder, count, *flags, ranks=1):
-    """What `pom sample` says; its files are in the folder."""
-    command = [sys.executable, "-m"]
-    if ranks > 1:
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    command += ["libpom", "sample", "--seed", "3", "--steps", "2", "-q", "--count", str(count), *flags]
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(Path(__file__).resolve().parents[1]))
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+def sampled_alone(words):
+    result = subprocess.run([built_program(), *words], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
 
 
-def test_ranks_share_the_items(tmp_path):
-    flags = ["--model", str(ASSETS / "shapes64"), "--class", "star"]
-    for folder, several in (("one", 1), ("two", 2)):
-        code, said = sampled(tmp_path, 3, *flags, "-o", f"{folder}/s_%02d.png", ranks=several)
-        assert code == 0, said
-    assert len(list((tmp_path / "one").iterdir())) == 3
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+def test_ranks_share_the_items(everything, tmp_path):
+    found, folder = everything
+    assert found["commands"]["items"][0] == 0, found["commands"]["items"]
+    sampled_alone(items_in(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 3
+    for file in tmp_path.iterdir():
+        assert file.read_bytes() == (folder / "items" / file.name).read_bytes()
 
 
-def test_ranks_share_a_clip(tmp_path):
-    flags = ["--model", str(ASSETS / "sprites32"), "--prompt", "a red square moving right", "--frames", "16"]
-    for name, several in (("one", 1), ("two", 2)):
-        split = ["--split", "--save-latents", f"{name}.safetensors", "-o", f"{name}.gif"]
-        code, said = sampled(tmp_path, 1, *flags, *split, ranks=several)
-        assert code == 0, said
-        assert (tmp_path / f"{name}.gif").is_file()
-    one, two = (load_file(tmp_path / f"{name}.safetensors")["latents"] for name in ("one", "two"))
+def test_ranks_share_a_clip(everything, tmp_path):
+    found, folder = everything
+    assert found["commands"]["clip"][0] == 0, found["commands"]["clip"]
+    assert (folder / "a.gif").is_file()
+    sampled_alone(clip_in(tmp_path))
+    one, two = (load_file(where / "a.safetensors")["latents"] for where in (tmp_path, folder))
     assert one.shape == two.shape and one.shape[2] > 1
     assert (one - two).abs().max() < 1e-3
     assert one.std() > 0.1
 
 
-def test_a_stream_is_not_split(tmp_path):
-    flags = ["--model", str(ASSETS / "sprites32"), "--prompt", "a red square moving right", "--stream"]
-    code, said = sampled(tmp_path, 1, *flags, "--frames", "16", "--split", "-o", "a.gif", ranks=2)
+def test_a_stream_is_not_split(everything):
+    code, said = everything[0]["commands"]["stream"]
     assert code != 0
     assert "--stream: expected images or clips made whole with --split, got 2 ranks" in said

@@ -1,14 +1,12 @@
-"""Run by test_sequence_parallel.py on every rank: networks over their part of a picture or clip against the
-whole on one rank. Takes the path of the library split_network."""
+"""For split_program.py, on every rank: networks over their part of a picture or clip against the whole on one
+rank."""
 
 import torch
 import torch.distributed as dist
 
 import libpom  # noqa: F401 (loads the operators)
-import ranks as processes
 
-RANK, RANKS, (LIBRARY,) = processes.join()
-torch.ops.load_library(LIBRARY)
+GROUP, RANK, RANKS = None, 0, 1  # of the group that results() is called for
 OPS = torch.ops.pom_tests
 B = 2
 PICTURE = {"kind": "dipom", "dim": "16", "depth": "2", "patch": "2", "channels": "3", "classes": "4",
@@ -25,13 +23,13 @@ def compared(fields, whole, call, x, dy):
     """The errors of this rank's output and gradient, and of the summed gradients of parameters."""
     first, count = OPS.share(fields, whole, RANKS, RANK)
     one = call(x, dy, "", slice(None))
-    before = torch.ops.pom.traffic("0")[1]
+    before = torch.ops.pom.traffic(GROUP.group_name)[1]
     part = slice(first, first + count)
-    mine = call(x[:, :, part].contiguous(), dy[:, :, part].contiguous(), "0", part)
-    numbers = torch.ops.pom.traffic("0")[1] - before
+    mine = call(x[:, :, part].contiguous(), dy[:, :, part].contiguous(), GROUP.group_name, part)
+    numbers = torch.ops.pom.traffic(GROUP.group_name)[1] - before
     gradients = mine[2]
-    dist.all_reduce(gradients)
-    gathered = OPS.whole_of(fields, mine[0], "0", whole)
+    dist.all_reduce(gradients, group=GROUP)
+    gathered = OPS.whole_of(fields, mine[0], GROUP.group_name, whole)
     errors = [
         error(mine[0], one[0][:, :, part]),
         error(mine[1], one[1][:, :, part]),
@@ -39,7 +37,7 @@ def compared(fields, whole, call, x, dy):
         error(gathered, one[0]),
     ]
     t = torch.tensor(errors, dtype=torch.float64)
-    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX, group=GROUP)
     return {"errors": t.tolist(), "numbers": numbers}
 
 
@@ -79,8 +77,8 @@ def denoised(fields, shape, texts=1):
     rows = (B,) if texts == 1 else (B, shape[0] // 2)
     text, mask = torch.randn(*rows, 5, 6).double(), torch.rand(*rows, 5) < 0.7
     one = OPS.denoised(fields, x, text, mask, "")
-    t = torch.tensor(error(OPS.denoised(fields, x, text, mask, "0"), one), dtype=torch.float64)
-    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    t = torch.tensor(error(OPS.denoised(fields, x, text, mask, GROUP.group_name), one), dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX, group=GROUP)
     return float(t)
 
 
@@ -92,10 +90,13 @@ def refused(call):
     return ""
 
 
-uneven = RANKS + 1
-processes.tell(
-    RANK,
-    {
+def results(group, library):
+    """With the library split_network."""
+    global GROUP, RANK, RANKS
+    GROUP, RANK, RANKS = group, dist.get_rank(group), dist.get_world_size(group)
+    torch.ops.load_library(library)
+    uneven = RANKS + 1
+    return {
         "double": {
             "pictures": pictures(uneven),
             "pictures, checkpointing": pictures(2 * RANKS, checkpointing=True),
@@ -124,5 +125,4 @@ processes.tell(
         "numbers": 2 * 2 * B * 2 * 2 * 16,  # passes, layers, sequences, kD
         "attention": refused(lambda: OPS.share({**PICTURE, "mixer": "attention", "heads": "2"}, 8, 2, 0)),
         "too many": refused(lambda: OPS.share(CLIP, 6, 4, 0)),
-    },
-)
+    }

@@ -1,20 +1,22 @@
-"""Run by test_sequence_parallel.py on every rank: layers over split tokens against the same on one rank."""
+"""For split_program.py, on every rank: layers over split tokens against the same on one rank."""
 
 import torch
 import torch.distributed as dist
 
 import libpom
-import ranks as processes
 
-RANK, RANKS, _ = processes.join()
+GROUP, RANK, RANKS, PARTS = None, 0, 1, []  # of the group that results() is called for
 B, D, ORDER = 2, 12, 3
-PARTS = [7, 9, 5, 11][:RANKS]  # unequal, and no border of blocks
 
 
 def counts_of(name):
     if name == "equal":
         return [8] * RANKS
     return [12, 4, 8, 12][:RANKS] if name == "aligned" else PARTS
+
+
+def split_tokens(counts, exact=True):
+    return libpom.SplitTokens(sum(counts), group=GROUP, counts=counts, exact=exact)
 
 
 MASKS = {
@@ -46,7 +48,7 @@ def error(a, b):
 
 def worst(value):
     t = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX, group=GROUP)
     return t.tolist()
 
 
@@ -60,7 +62,7 @@ def case(mask_name, shares, kind, path, dtype, exact=True):
     torch.manual_seed(7)
     counts = counts_of(shares)
     n = sum(counts)
-    split = libpom.SplitTokens(n, counts=counts, exact=exact)
+    split = split_tokens(counts, exact=exact)
     m = n if kind == "self" else 10
     module = libpom.PoM(D, ORDER, 2).double()
     xq, dout = torch.randn(B, m, D).double(), torch.randn(B, m, D).double()
@@ -92,7 +94,7 @@ def case(mask_name, shares, kind, path, dtype, exact=True):
             )
         numbers = split.traffic()[1] - before
         flat = torch.cat([w.flatten() for w in weights])
-        dist.all_reduce(flat)
+        dist.all_reduce(flat, group=GROUP)
         weights = [
             f.view_as(w) for f, w in zip(flat.split([w.numel() for w in weights]), weights, strict=True)
         ]
@@ -128,7 +130,7 @@ def second_order(path):
     """Gradients through gradients."""
     torch.manual_seed(7)
     module = libpom.PoM(D, ORDER, 2).double()
-    split = libpom.SplitTokens(sum(PARTS), counts=PARTS)
+    split = split_tokens(PARTS)
     x = torch.randn(B, sum(PARTS), D).double()
     found = []
     for mine in (False, True):
@@ -146,7 +148,7 @@ def stack(left_out=None):
     """The error of three residual blocks; one of them may mix its own tokens only."""
     torch.manual_seed(5)
     blocks = [libpom.Polymorpher(D, ORDER, 2).double() for _ in range(3)]
-    split = libpom.SplitTokens(sum(PARTS), counts=PARTS)
+    split = split_tokens(PARTS)
     x = torch.randn(B, sum(PARTS), D).double()
     y, mine = x, split.of(x)
     with torch.no_grad():
@@ -160,7 +162,7 @@ def stack(left_out=None):
 def autocast():
     """The error under autocast, split and not, against fp32."""
     torch.manual_seed(5)
-    module, split = libpom.PoM(D, ORDER, 2), libpom.SplitTokens(sum(PARTS), counts=PARTS)
+    module, split = libpom.PoM(D, ORDER, 2), split_tokens(PARTS)
     x = torch.randn(B, sum(PARTS), D)
     with torch.no_grad():
         exact = module(x)
@@ -174,7 +176,7 @@ def twice():
     """Whether the bits are the same again, on every rank."""
     torch.manual_seed(3)
     module = libpom.PoM(D, ORDER, 2)
-    split = libpom.SplitTokens(sum(PARTS), counts=PARTS)
+    split = split_tokens(PARTS)
     x = split.of(torch.randn(B, sum(PARTS), D)).clone()
     with torch.no_grad():
         a, b = module(x, split=split), module(x, split=split)
@@ -182,12 +184,12 @@ def twice():
 
 
 def refusals():
-    split = libpom.SplitTokens(sum(PARTS), counts=PARTS)
+    split = split_tokens(PARTS)
     module, x = libpom.PoM(D, ORDER, 2), torch.randn(1, PARTS[RANK], D)
     calls = {
         "tokens": lambda: module(torch.randn(1, 3, D), split=split),
         "full": lambda: module(x, mask=torch.ones(1, PARTS[RANK], PARTS[RANK]), split=split),
-        "counts": lambda: libpom.SplitTokens(5, counts=[5] + [0] * (RANKS - 1)),
+        "counts": lambda: split_tokens([5] + [0] * (RANKS - 1)),
         "packed": lambda: module(
             x[0], cu_seqlens=torch.tensor([0, PARTS[RANK]], dtype=torch.int32), split=split
         ),
@@ -217,9 +219,11 @@ def doubles():
             yield "cross", name, "unequal", path
 
 
-processes.tell(
-    RANK,
-    {
+def results(group):
+    global GROUP, RANK, RANKS, PARTS
+    GROUP, RANK, RANKS = group, dist.get_rank(group), dist.get_world_size(group)
+    PARTS = [7, 9, 5, 11][:RANKS]  # unequal, and no border of blocks
+    return {
         "double": {
             ", ".join((kind, name, shares, path)): case(name, shares, kind, path, torch.float64)
             for kind, name, shares, path in doubles()
@@ -236,5 +240,4 @@ processes.tell(
         "twice": twice(),
         "refusals": refusals(),
         "row": B * ORDER * 2 * D,
-    },
-)
+    }
