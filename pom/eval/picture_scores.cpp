@@ -19,33 +19,44 @@ Gaussian gaussian_of(const at::Tensor& features) {
   return moments.gaussian();
 }
 
-// Of samples where both sides have some, which is exact also where they are few; else of their statistics.
-double distance(const at::Tensor& made, const at::Tensor& reference, const Gaussian* of_reference) {
-  const bool few =
-      reference.defined() && (made.size(0) <= made.size(1) || reference.size(0) <= reference.size(1));
-  if (few) return frechet_of_samples(made, reference);
-  return frechet_distance(gaussian_of(made), of_reference ? *of_reference : gaussian_of(reference));
-}
+// What samples are compared with: samples where either side has few, which is exact; else their moments.
+class Against {
+ public:
+  Against(const at::Tensor& made, const at::Tensor& reference, const Gaussian* statistics)
+      : reference_(reference) {
+    const bool few =
+        reference.defined() && (made.size(0) <= made.size(1) || reference.size(0) <= reference.size(1));
+    if (!few) moments_.emplace(statistics ? *statistics : gaussian_of(reference));
+  }
+  double distance(const at::Tensor& made) const {
+    if (!moments_) return frechet_of_samples(made, reference_);
+    return made.size(0) <= made.size(1) ? moments_->to(made) : moments_->to(gaussian_of(made));
+  }
+
+ private:
+  at::Tensor reference_;
+  std::optional<FrechetReference> moments_;
+};
 
 at::Tensor every_second(const at::Tensor& x, std::int64_t first) {
   return x.slice(0, first, std::nullopt, 2);
 }
 
 // The bias of a distance falls as 1/N: twice that of all less that of halves has none of this order.
-double without_bias(double all, const at::Tensor& made, const at::Tensor& reference, const Gaussian* g) {
+double without_bias(double all, const at::Tensor& made, const Against& against) {
   const double halves =
-      (distance(every_second(made, 0), reference, g) + distance(every_second(made, 1), reference, g)) / 2;
+      (against.distance(every_second(made, 0)) + against.distance(every_second(made, 1))) / 2;
   return 2 * all - halves;
 }
 
 constexpr std::int64_t tenths = 10;
 
 // By the jackknife: each tenth of the samples is left out once.
-double deviation_over_samples(const at::Tensor& made, const at::Tensor& reference, const Gaussian* g) {
+double deviation_over_samples(const at::Tensor& made, const Against& against) {
   const at::Tensor number = at::arange(made.size(0), at::kLong).remainder(tenths);
   std::vector<double> without;
   for (std::int64_t i = 0; i < tenths; ++i)
-    without.push_back(distance(made.index_select(0, (number != i).nonzero().flatten()), reference, g));
+    without.push_back(against.distance(made.index_select(0, (number != i).nonzero().flatten())));
   double mean = 0, squares = 0;
   for (const double x : without) mean += x / tenths;
   for (const double x : without) squares += (x - mean) * (x - mean);
@@ -110,11 +121,13 @@ PictureScores scores_of(const ScoredSide& made, const ScoredSide& reference, con
     return scores;
   }
   const at::Tensor &a = made.features.pool3, &b = reference.features.pool3;
-  scores.fid = distance(a, b, pool3);
-  if (a.size(0) >= 2 * tenths) scores.fid_deviation = deviation_over_samples(a, b, pool3);
-  if (a.size(0) >= 4) scores.fid_unbiased = without_bias(*scores.fid, a, b, pool3);
+  const Against against(a, b, pool3);
+  scores.fid = against.distance(a);
+  if (a.size(0) >= 2 * tenths) scores.fid_deviation = deviation_over_samples(a, against);
+  if (a.size(0) >= 4) scores.fid_unbiased = without_bias(*scores.fid, a, against);
+  const at::Tensor& places = made.features.spatial;
   if (rules.spatial && (spatial || reference.features.spatial.defined()))
-    scores.sfid = distance(made.features.spatial, reference.features.spatial, spatial);
+    scores.sfid = Against(places, reference.features.spatial, spatial).distance(places);
   else if (rules.spatial)
     leave_out("sfid", "the reference has no spatial statistics");
   if (rules.inception_score) {
