@@ -1,0 +1,24 @@
+#include "cli/plan_recipe.h"
+
+#include <filesystem>
+
+#include "cli/command.h"
+#include "pom/io/toml_fields.h"
+
+namespace pom::cli {
+
+train::Recipe recipe_to_plan(const std::string& path, const std::vector<std::string>& sets) {
+  namespace fs = std::filesystem;
+  if (path.empty()) throw UsageError("expected a recipe, such as recipes/imagenet-xl2.toml, got nothing");
+  const fs::path file = fs::is_directory(path) ? fs::path(path) / "recipe.toml" : fs::path(path);
+  return as_usage([&] {
+    train::Recipe recipe = train::parse_recipe(io::read_toml_text(file), file.string(), sets);
+    const bool drawn = recipe.data.kind == "shapes" || recipe.data.kind == "sprites";
+    if (!drawn && recipe.data.path.empty()) recipe.data.path = "DIR";
+    if (recipe.run.name.empty()) recipe.run.name = "plan";
+    train::check_recipe(recipe, file.string());
+    return recipe;
+  });
+}
+
+}  // namespace pom::cli
