@@ -12,12 +12,11 @@ train::Recipe recipe_to_plan(const std::string& path, const std::vector<std::str
   if (path.empty()) throw UsageError("expected a recipe, such as recipes/imagenet-xl2.toml, got nothing");
   const fs::path file = fs::is_directory(path) ? fs::path(path) / "recipe.toml" : fs::path(path);
   return as_usage([&] {
-    train::Recipe recipe = train::parse_recipe(io::read_toml_text(file), file.string(), sets);
-    const bool drawn = recipe.data.kind == "shapes" || recipe.data.kind == "sprites";
-    if (!drawn && recipe.data.path.empty()) recipe.data.path = "DIR";
-    if (recipe.run.name.empty()) recipe.run.name = "plan";
-    train::check_recipe(recipe, file.string());
-    return recipe;
+    std::vector<std::string> all = sets;
+    const data::DataConfig data = train::parse_recipe(io::read_toml_text(file), file.string(), sets).data;
+    const bool drawn = data.kind == "shapes" || data.kind == "sprites";
+    if (!drawn && data.path.empty()) all.emplace_back("data.path=DIR");
+    return train::read_recipe(file, all);
   });
 }
 

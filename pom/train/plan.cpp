@@ -176,12 +176,13 @@ std::vector<std::string> assumptions(const Plan& plan) {
                        " ms, as given; the model only says how that changes with the share of a GPU"));
   else if (!p.measured())
     lines.push_back(
-        "beside its products a block passes 4.42 (1 + 200/width) times over what it keeps for the backward "
-        "pass, and takes 45 us and 18 bytes a weight of its own; products: flops/rate + bytes/bandwidth + 2 "
+        "beside its products a block passes 5.23 (1 + 140/width) times over what it keeps for the backward "
+        "pass, and takes 30 us and 18 bytes a weight of its own; products: flops/rate + bytes/bandwidth + 2 "
         "us "
         "(fitted to pom bench figure1 and to recipes/shapes.toml on an H200)");
   lines.push_back(detail::concat("the optimizer moves ", update_bytes(plan.work.average_every),
                                  " bytes a number, at the speed of memory"));
+  if (plan.work.muon && !p.measured()) lines.push_back("the products of Muon are not counted");
   lines.push_back("the backward pass is two thirds of both" +
                   std::string(plan.work.batch.checkpointing && !p.measured()
                                   ? "; checkpointing computes the forward pass again"

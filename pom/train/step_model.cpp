@@ -18,20 +18,22 @@ constexpr double tera = 1e12, gib = 1073741824.0;
 // gives rate and launch, that of forward + backward the passes and a block's own time. Reading 1.486 GB in
 // 320 µs (2026-11-15-h200-second.md) gives the bandwidth. recipes/shapes.toml at 20,220 images a second
 // (docs/cluster.md) gives what narrow rows cost.
-constexpr double measured_flops = 767 * tera, measured_bandwidth = 4.64 * tera, measured_launch = 2e-6;
-constexpr double kept_passes = 4.42;     // over what a block keeps, at the bandwidth, for rows without end
-constexpr double narrow_width = 200;     // rows of so many numbers take twice as long as such
-constexpr double block_kernels = 45e-6;  // seconds of a block's small kernels
+constexpr double measured_flops = 810 * tera, measured_bandwidth = 4.64 * tera, measured_launch = 2e-6;
+constexpr double kept_passes = 5.23;     // over what a block keeps, at the bandwidth, for rows without end
+constexpr double narrow_width = 140;     // rows of so many numbers take twice as long as such
+constexpr double block_kernels = 30e-6;  // seconds of a block's small kernels
 constexpr double weight_bytes = 18;      // of a weight of a block: casts, other forms, its gradient
-constexpr double attention_flops = 325 * tera;  // of the two products of attention, for long sequences
-constexpr double attention_ramp = 1200;         // tokens at which they run at half of that
+constexpr double attention_flops = 335 * tera;  // of the two products of attention, for long sequences
+constexpr double attention_ramp = 1500;         // tokens at which they run at half of that
 constexpr double sheet_flops = 989 * tera, sheet_bandwidth = 4.8 * tera;  // of an H200
 
 // Forward again in the backward pass, and the backward pass twice the forward one.
 constexpr double forward_share = 1.0 / 3;
 
 std::string as_measured(const char* what) {
-  return detail::concat(what, ": products at 767 TFLOP/s (bf16) and memory at 4.64 TB/s, measured on an H200",
+  return detail::concat(what,
+                        ": products at 810 TFLOP/s (bf16) beside their bytes at 4.64 TB/s, which together "
+                        "are 640 to 660 for large ones, measured on an H200",
                         " (bench/reports/2026-11-16-h200-third.md, 2026-11-15-h200-second.md)");
 }
 

@@ -74,7 +74,8 @@ Workload workload_of(const Recipe& recipe, const std::vector<std::int64_t>& shap
                 .precision = recipe.run.precision,
                 .batch = recipe.batch,
                 .parallel = recipe.parallel,
-                .average_every = recipe.ema.every};
+                .average_every = recipe.ema.every,
+                .muon = recipe.optimizer.kind == "muon"};
   work.height = shape.at(shape.size() - 2), work.width = shape.back();
   if (!recipe.network.video()) return work;
   work.blocks = shape.at(1) / recipe.network.patch_time;

@@ -25,6 +25,7 @@ struct Workload {
   BatchConfig batch;
   ParallelConfig parallel;
   std::int64_t average_every = 1;
+  bool muon = false;
   std::vector<std::string> assumed = {};  // what the recipe does not say and the data would
 
   std::int64_t parameters() const;  // n

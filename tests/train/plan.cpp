@@ -211,7 +211,7 @@ TEST(Plan, SaysWhatWasAssumed) {
       options_for({8, 64}));
   std::string all;
   for (const std::string& line : assumptions(plan)) all += line + "\n";
-  for (const char* part : {"767 TFLOP/s", "450 GB/s each way", "50 GB/s each way", "1000 classes",
+  for (const char* part : {"810 TFLOP/s", "450 GB/s each way", "50 GB/s each way", "1000 classes",
                            "divides the sides of images by 8", "2026-11-16-h200-third.md"})
     EXPECT_NE(all.find(part), std::string::npos) << part;
 }
