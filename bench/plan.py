@@ -4,15 +4,15 @@ Gloo, steps of several, and the memory of each.
     python bench/plan.py --report
 
 Link speeds are fitted to some sizes of messages and tried on others; steps of one process are predicted by
-`pom plan --gpu cpu`, which trains networks of one and of three blocks; steps of several by that of one and by
-the fitted link. Processes share the machine's cores, with one thread each.
+`pom plan --gpu cpu`, which trains networks of a third and two thirds of the blocks; steps of several by that
+of one and by the fitted link. Processes share the machine's cores, with one thread each. Where other programs
+are at work the fastest rounds say most: of steps and messages it is the fastest fifth.
 """
 
 import argparse
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -52,12 +52,17 @@ ALONE = {
 TOGETHER = {"dim": 256, "depth": 6, "size": 16, "batch": 16}  # 11 M parameters
 
 
+def fastest(times: list[float]) -> float:
+    """What a fifth of them stays below."""
+    return sorted(times)[len(times) // 5]
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rounds", type=int, default=3, help="of each measurement, of which the median counts"
+        "--rounds", type=int, default=3, help="of each measurement, of which the fastest counts"
     )
     parser.add_argument("--only", choices=["alone", "collectives", "together", "memory"])
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -86,7 +91,7 @@ def exchange_in_rounds(options: argparse.Namespace) -> None:
         mine = torch.ones(numbers // ranks)
         calls = {
             "sum": lambda whole=whole: dist.all_reduce(whole),
-            "gather": lambda whole=whole, mine=mine: dist.all_gather_into_tensor(whole, mine),
+            "gather": lambda whole=whole, mine=mine: dist.all_gather_single(whole, mine),
             "exchange": lambda whole=whole, other=other: dist.all_to_all_single(whole, other),
         }
         for name, call in calls.items():
@@ -101,7 +106,7 @@ def exchange_in_rounds(options: argparse.Namespace) -> None:
     dist.all_gather_object(every, times)
     if options.rank == 0:  # who is last says how long it took
         slowest = {
-            key: statistics.median(map(max, zip(*(t[key] for t in every), strict=True))) for key in times
+            key: fastest([max(each) for each in zip(*(t[key] for t in every), strict=True)]) for key in times
         }
         (options.folder / "times.json").write_text(json.dumps(slowest))
     dist.destroy_process_group()
@@ -191,7 +196,7 @@ def measure_alone(report: Report, rounds: int) -> None:
     report.say(
         "## A step of one process\n\n"
         "`pom plan RECIPE --gpu cpu --gpus 1` and `pom train RECIPE --dry-run`, in turns, one thread; "
-        f"medians of {rounds} rounds. Goal: within 10 %."
+        f"the fastest of {rounds} rounds of each. Goal: within 10 %."
     )
     table = report.table("network", "measured ms", "plan ms", "plan/measured", "spread of measured")
     for name, sizes in ALONE.items():
@@ -201,11 +206,10 @@ def measure_alone(report: Report, rounds: int) -> None:
             for _ in range(rounds):
                 plans.append(pom("plan", recipe, "--gpu", "cpu", "--gpus", 1)["rows"][0]["step_seconds"])
                 steps.append(pom("train", recipe, "--dry-run")["seconds_per_step"])
-        real = statistics.median(steps)
-        ratio = statistics.median(p / s for p, s in zip(plans, steps, strict=True))
-        judged = report.judge(ratio, at_least=0.9, at_most=1.1)
+        real, planned = min(steps), min(plans)
+        judged = report.judge(planned / real, at_least=0.9, at_most=1.1)
         spread = (max(steps) - min(steps)) / 2 / real
-        table.row(name, f"{real * 1e3:.1f}", f"{statistics.median(plans) * 1e3:.1f}", judged, f"{spread:.0%}")
+        table.row(name, f"{real * 1e3:.1f}", f"{planned * 1e3:.1f}", judged, f"{spread:.0%}")
 
 
 def torchrun(ranks: int, *words: object) -> list[str]:
@@ -214,7 +218,7 @@ def torchrun(ranks: int, *words: object) -> list[str]:
 
 
 def step_of_ranks(ranks: int, recipe: Path, folder: Path, shard: str, steps: int = 40) -> float:
-    """The median of the last steps."""
+    """The fastest fifth of the last steps."""
     run = folder / f"run-{time.monotonic_ns()}"
     sets = ["--set", f"run.steps={steps}", "--set", f"parallel.shard={shard}"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -222,7 +226,7 @@ def step_of_ranks(ranks: int, recipe: Path, folder: Path, shard: str, steps: int
     subprocess.run(words, check=True, capture_output=True, env=env)
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     rates = [line["pictures_per_second"] for line in lines if "pictures_per_second" in line]
-    return TOGETHER["batch"] / statistics.median(rates[steps // 4 :])
+    return fastest([TOGETHER["batch"] / rate for rate in rates[steps // 4 :]])
 
 
 def measure_together(report: Report, rounds: int, links: dict[int, tuple[float, float]]) -> None:
@@ -230,7 +234,7 @@ def measure_together(report: Report, rounds: int, links: dict[int, tuple[float, 
         "## Steps of several processes\n\n"
         "The step of one rank, measured, and the link of the table above go into `pom plan --gpu cpu "
         "--step-ms X --link L`; `pom train` under torchrun is measured, one thread for each rank, "
-        f"everything in turns; medians of {rounds} rounds. dim {TOGETHER['dim']}, depth "
+        f"everything in turns; the fastest of {rounds} rounds of each. dim {TOGETHER['dim']}, depth "
         f"{TOGETHER['depth']}, batch {TOGETHER['batch']}."
     )
     table = report.table(
@@ -249,10 +253,9 @@ def measure_together(report: Report, rounds: int, links: dict[int, tuple[float, 
                     words = ["--gpu", "cpu", "--gpus", ranks, "--step-ms", one * 1e3, "--link", link]
                     row = pom("plan", recipe, *words, "--set", f"parallel.shard={shard}")["rows"][0]
                     found.append((one, real, row["step_seconds"], row["communication"]["exposed"]))
-                one, real, planned, exchanged = (statistics.median(each) for each in zip(*found, strict=True))
-                ratio = statistics.median(p / r for _, r, p, _ in found)
+                one, real, planned, exchanged = (min(each) for each in zip(*found, strict=True))
                 times = (f"{t * 1e3:.1f}" for t in (one, real, planned))
-                table.row(ranks, shard, *times, f"{ratio:.2f}", f"{exchanged * 1e3:.1f}")
+                table.row(ranks, shard, *times, f"{planned / real:.2f}", f"{exchanged * 1e3:.1f}")
 
 
 # ---- memory ----
@@ -274,27 +277,28 @@ def children(process: int) -> list[int]:
 
 
 def memory_of_ranks(ranks: int, recipe: Path, folder: Path, shard: str) -> int:
-    """What the largest rank holds while it trains; the run is stopped when it has."""
+    """What a rank that writes no checkpoints holds while it trains; the run is stopped then."""
     run = folder / f"run-{time.monotonic_ns()}"
     words = torchrun(ranks, "train", recipe, "--set", f"parallel.shard={shard}", "-o", run, "--quiet")
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
-    most, log = 0, run / "log.jsonl"
+    most, log = {}, run / "log.jsonl"
     while not (log.exists() and log.read_text().count("\n") >= 8):
         if process.poll() is not None:
             raise RuntimeError("training ended too soon")
         if log.exists() and log.read_text().count("\n") >= 2:
-            most = max([most, *map(resident, children(process.pid))])
+            for child in children(process.pid):
+                most[child] = max(most.get(child, 0), resident(child))
         time.sleep(0.02)
     process.terminate()
     process.wait()
-    return most
+    return min(most.values())
 
 
 def measure_memory(report: Report) -> None:
     report.say(
         "## Memory\n\n"
-        "MiB of anonymous memory that the largest rank holds while it trains, beyond what it holds "
+        "MiB of anonymous memory that a rank holds which writes no checkpoints, beyond what it holds "
         "with a network of 16 numbers' width, and what `pom plan` counts. dim 512, depth 6, 16 "
         "tokens, batch 4. Goal: within 10 %."
     )
@@ -303,9 +307,9 @@ def measure_memory(report: Report) -> None:
         folder = Path(name)
         tiny = write_recipe(folder, dim=16, depth=1, size=8, batch=4).rename(folder / "tiny.toml")
         recipe = write_recipe(folder, dim=512, depth=6, size=8, batch=4)
-        for ranks in (1, 2):
+        for ranks in (2, 4):
             nothing = memory_of_ranks(ranks, tiny, folder, "none")
-            for shard in ("none", "optimizer", "gradients") if ranks > 1 else ("none",):
+            for shard in ("none", "optimizer", "gradients"):
                 real = memory_of_ranks(ranks, recipe, folder, shard) - nothing
                 words = ["--gpu", "cpu", "--gpus", ranks, "--step-ms", 1, "--link", "1:1"]
                 planned = pom("plan", recipe, *words, "--set", f"parallel.shard={shard}")["rows"][0][

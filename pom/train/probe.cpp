@@ -43,15 +43,19 @@ void measure_blocks(const Recipe& recipe, Processor& p) {
   Recipe one = recipe;
   one.network.variant.clear();
   complete_recipe(one, *data.training, latent_factor(recipe));
-  Recipe three = one;
-  one.network.depth = 1, three.network.depth = 3;
-  double seconds_one = 1e9, seconds_three = 1e9;
+  // Not fewer: what a cache holds of a network of one block, it does not of a deep one.
+  Recipe two = one;
+  one.network.depth = std::max<std::int64_t>(1, recipe.network.depth / 3);
+  two.network.depth = std::max(one.network.depth + 1, 2 * recipe.network.depth / 3);
+  double seconds_one = 1e9, seconds_two = 1e9;
   for (int round = 0; round < probe_rounds; ++round) {
     seconds_one = std::min(seconds_one, measured_step(one, data, device, probe_seconds));
-    seconds_three = std::min(seconds_three, measured_step(three, data, device, probe_seconds));
+    seconds_two = std::min(seconds_two, measured_step(two, data, device, probe_seconds));
   }
-  p.step_block = std::max(0.0, (seconds_three - seconds_one) / 2);
-  p.step_base = std::max(0.0, seconds_one - p.step_block);
+  const auto blocks = static_cast<double>(one.network.depth);
+  p.step_block =
+      std::max(0.0, (seconds_two - seconds_one) / static_cast<double>(two.network.depth - one.network.depth));
+  p.step_base = std::max(0.0, seconds_one - blocks * p.step_block);
 }
 
 }  // namespace
