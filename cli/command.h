@@ -47,6 +47,7 @@ struct Command {
 Command sample_command();
 Command reproduce_command();
 Command train_command();
+Command plan_command();
 Command eval_command();
 Command dataset_command();
 Command encode_command();

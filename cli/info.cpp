@@ -15,6 +15,9 @@
 #endif
 #include "cli/source.h"
 #include "cli/terminal.h"
+#ifdef POM_WITH_TRAIN
+#include "cli/training_table.h"
+#endif
 #include "cli/values.h"
 #include "pom/base/shown.h"
 #include "pom/base/suggest.h"
@@ -33,18 +36,19 @@ namespace fs = std::filesystem;
 struct InfoOptions {
   std::string what, size, picture;
   std::optional<std::int64_t> classes, channels, steps;
-  std::int64_t batch = 1;
+  std::int64_t batch = 1, gpus = 0;
   bool json = false;
 
   template <class Visit>
   void fields(Visit&& visit) {
-    visit(Field{.name = "what",
-                .help =
-                    "a variant (DiPoM-S/2), a model folder, the folder of an autoencoder, of a text encoder "
-                    "or of shards; without it, a table of all variants",
-                .value = "VARIANT|FOLDER",
-                .group = "About"},
-          what);
+    visit(
+        Field{.name = "what",
+              .help =
+                  "a variant (DiPoM-S/2), a model folder, a recipe, the folder of an autoencoder, of a text "
+                  "encoder or of shards; without it, a table of all variants",
+              .value = "VARIANT|FOLDER|RECIPE",
+              .group = "About"},
+        what);
     visit(Field{.name = "picture", .help = "settings stored in this file", .value = "PNG", .group = "About"},
           picture);
     visit(Field{.name = "size",
@@ -59,6 +63,13 @@ struct InfoOptions {
                 .least = 1,
                 .most = 65536},
           batch);
+    visit(Field{.name = "gpus",
+                .help = "also the memory of training on N GPUs, by what they divide among them",
+                .value = "N",
+                .group = "Counted for",
+                .least = 1,
+                .most = 1e5},
+          gpus);
     visit(Field{.name = "steps",
                 .help = "steps of the sampler, for memory (default: 25, or the model's own)",
                 .value = "N",
@@ -101,6 +112,22 @@ void apply(const InfoOptions& options, Cost& cost) {
   if (cost.width % unit != 0 || cost.height % unit != 0)
     throw UsageError(detail::concat("--size: ", cost.name, ": expected multiples of ", unit, ", got ",
                                     cost.width, "x", cost.height));
+}
+
+// Of what has a network and is no recipe.
+void print_with_gpus(const Cost& cost, const InfoOptions& options) {
+  print_cost(cost, options.batch);
+#ifdef POM_WITH_TRAIN
+  if (options.gpus > 0) print_training_table(cost, options.batch, options.gpus);
+#endif
+}
+
+JsonObject json_with_gpus(const Cost& cost, const InfoOptions& options) {
+  JsonObject json = cost_json(cost, options.batch);
+#ifdef POM_WITH_TRAIN
+  if (options.gpus > 0) json.add("training_memory", training_table_json(cost, options.batch, options.gpus));
+#endif
+  return json;
 }
 
 struct StoredWeights {
@@ -209,13 +236,13 @@ int folder_info(const InfoOptions& options) {
   const std::optional<StoredWeights> weights = stored_weights(options.what);
   const std::optional<StoredText> text = stored_text(options.what, config);
   if (!options.json) {
-    print_cost(cost, options.batch);
+    print_with_gpus(cost, options);
     print_folder(config, weights);
     if (config.network.video()) print_clips(config, text);
     print_encoders(options.what);
     return Exit::ok;
   }
-  JsonObject result = cost_json(cost, options.batch);
+  JsonObject result = json_with_gpus(cost, options);
   if (weights) result.add("sha256", weights->sha256).add("weights_dtype", weights->dtype);
   if (text)
     result.add("text", JsonObject()
@@ -308,6 +335,10 @@ int info(InfoOptions& options) {
   }
   if (options.what.empty()) return table(options);
   if (!is_variant(options.what)) {
+#ifdef POM_WITH_TRAIN
+    if (fs::is_regular_file(options.what) && options.what.ends_with(".toml"))
+      return recipe_info(options.what, std::max<std::int64_t>(1, options.gpus), options.json);
+#endif
     if (fs::is_regular_file(options.what))
       throw UsageError(options.what + " is a file: pom info --picture " + options.what +
                        " shows the settings stored in it");
@@ -329,9 +360,9 @@ int info(InfoOptions& options) {
   Cost cost = variant_cost(options.what);
   apply(options, cost);
   if (options.json)
-    print(cost_json(cost, options.batch).text());
+    print(json_with_gpus(cost, options).text());
   else
-    print_cost(cost, options.batch);
+    print_with_gpus(cost, options);
   return Exit::ok;
 }
 
@@ -348,7 +379,7 @@ Command info_command() {
   return {
       .name = "info",
       .summary = "cost of a network, contents of a model, settings of an image",
-      .usage = "info [VARIANT|FOLDER] [flags]\n  pom info --picture PNG",
+      .usage = "info [VARIANT|FOLDER|RECIPE] [flags]\n  pom info --picture PNG",
       .about =
           "Parameters, multiply-adds (of one evaluation of the network for one image) and memory of a "
           "named variant or of a model folder, or the settings stored in an image. Nothing is sampled.\n"
@@ -362,6 +393,7 @@ Command info_command() {
       .examples =
           "pom info\n"
           "pom info DiPoM-XL/2 --size 512x512\n"
+          "pom info recipes/imagenet-xl2.toml --gpus 8\n"
           "pom info assets/shapes64 --json\n"
           "pom info --picture circle.png",
       .declare = declare_info,

@@ -36,6 +36,7 @@ std::vector<Command> all_commands() {
   std::vector<Command> commands = {sample_command(), reproduce_command()};
 #ifdef POM_WITH_TRAIN
   commands.push_back(train_command());
+  commands.push_back(plan_command());
   commands.push_back(export_command());
 #endif
 #ifdef POM_WITH_DATA

@@ -1,4 +1,5 @@
 // `pom train`: a recipe in, a run's folder out.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -81,7 +82,15 @@ struct TrainFlags {
     visit(Field{.name = "dry_run", .help = "only forecast memory and time, from a few steps", .group = work},
           dry_run);
     visit(generate::device_field(work), device);
-    visit(gpus_field(work), gpus);
+    visit(
+        Field{.name = "gpus",
+              .help = "train on N GPUs of this machine (on several machines: torchrun -m libpom train); with "
+                      "--dry-run the memory of one of N, and what one computes",
+              .value = "N",
+              .group = work,
+              .least = 1,
+              .most = 4096},
+        gpus);
     visit(Field{.name = "threads",
                 .help = "CPU threads (default: the recipe's, or one per core)",
                 .value = "N",
@@ -150,7 +159,8 @@ auto or_usage(Work&& work) {
 }
 
 int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
-  const train::TrainForecast f = or_usage([&] { return train::forecast(recipe); });
+  const train::TrainForecast f =
+      or_usage([&] { return train::forecast(recipe, std::max<std::int64_t>(1, flags.gpus)); });
   const double seconds = f.seconds_per_step * static_cast<double>(f.steps);
   if (flags.json) {
     print(JsonObject()
@@ -161,6 +171,7 @@ int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
               .add("pictures_per_second", f.pictures_per_second)
               .add("loader_pictures_per_second", f.loader_pictures_per_second)
               .add("seconds", seconds)
+              .add("gpus", std::max<std::int64_t>(1, flags.gpus))
               .add("memory_bytes", f.memory_bytes)
               .add("free_bytes", f.free_bytes)
               .add("fits", f.fits)
@@ -173,10 +184,14 @@ int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
   if (f.fits) {
     print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
                          recipe.data.moving() ? " clips, " : " images, ", amount_text(f.pictures_per_second),
-                         "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)"));
+                         "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)",
+                         flags.gpus > 1 ? ", without what GPUs exchange: pom plan adds that" : ""));
     print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(seconds)));
   }
   print("memory      " + bytes_text(static_cast<double>(f.memory_bytes)) +
+        (flags.gpus > 1
+             ? detail::concat(" on each of ", flags.gpus, " GPUs (shard ", recipe.parallel.shard, ")")
+             : std::string()) +
         " for weights, moments, EMA, gradients and activations" +
         (f.free_bytes > 0 ? ", of " + bytes_text(static_cast<double>(f.free_bytes)) : std::string()));
   print(detail::concat("disk        ", bytes_text(static_cast<double>(f.checkpoint_bytes)), " a checkpoint, ",

@@ -89,16 +89,40 @@ std::int64_t whole_clip_memory(const NetworkConfig& c, std::int64_t height, std:
   return static_cast<std::int64_t>(std::min(rows * (n * token + mixer + text) + latents, 0x1p60));
 }
 
+// Of a branch: the stream before it, what it adds, and what its products need again.
+// pom/ops/block/training.cpp and pom/ops/cuda/training_branch.cpp say what is saved.
+TrainingActivations training_activations(const NetworkConfig& c, std::int64_t height, std::int64_t width,
+                                         at::ScalarType dtype, bool fused) {
+  const std::int64_t n = c.tokens(height, width), d = c.dim, element = bytes_of(dtype),
+                     stream = stream_bytes(dtype);
+  const std::int64_t hidden = c.ffw_expand * d, branches = c.video() ? 3 : 2;
+  const bool again = fused && !c.video();
+  const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + (again ? 0 : d);
+  const std::int64_t cross = !c.video() ? 0 : c.attention() ? 4 * d : c.features() + d;
+  const std::int64_t forward = hidden + (again ? 0 : d);
+  const std::int64_t widest = std::max(hidden, c.attention() ? d : c.features());
+  TrainingActivations a;
+  a.kept = n * c.depth * (element * (mixer + cross + forward + branches * d) + branches * d * stream);
+  a.input = n * d * stream;
+  a.working = n * element * (2 * widest + 4 * d);
+  return a;
+}
+
+BlockMatrices block_matrices(const NetworkConfig& c) {
+  const std::int64_t d = c.dim, mixer = c.attention() ? 4 * d * d : 3 * c.features() * d;
+  BlockMatrices m;
+  m.products = (c.video() ? 2 : 1) * mixer + 2 * c.ffw_expand * d * d;
+  m.all = m.products + modulations(c) * d * d;
+  return m;
+}
+
 std::int64_t training_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
                              at::ScalarType dtype, std::int64_t batch) {
-  const std::int64_t n = c.tokens(height, width), d = c.dim, element = bytes_of(dtype);
   const std::int64_t masters = count_parameters(c) * 5 * stream_bytes(dtype);  // with gradient, moments, EMA
-  const std::int64_t copy = element < 4 ? count_parameters(c) * element : 0;   // for the products
-  const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + 2 * d;
-  const std::int64_t cross = !c.video() ? 0 : c.attention() ? 4 * d : c.features() + 2 * d;
-  const std::int64_t block =
-      mixer + cross + 2 * c.ffw_expand * d + 6 * d;  // what one token leaves for the backward pass
-  return masters + copy + batch * n * c.depth * block * element;
+  const std::int64_t copy =
+      bytes_of(dtype) < 4 ? c.depth * block_matrices(c).products * bytes_of(dtype) : 0;  // for the products
+  const TrainingActivations each = training_activations(c, height, width, dtype, /*fused=*/true);
+  return masters + copy + batch * (each.kept + each.working);
 }
 
 }  // namespace pom::models

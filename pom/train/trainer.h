@@ -67,7 +67,8 @@ struct TrainForecast {
   std::int64_t checkpoint_bytes = 0;      // of one checkpoint
 };
 
-// Measures a few steps; writes nothing.
-TrainForecast forecast(const Recipe& recipe);
+// Measures a few steps, alone, of what one of `ranks` computes of a batch; memory is that of one of them.
+// Writes nothing.
+TrainForecast forecast(const Recipe& recipe, std::int64_t ranks = 1);
 
 }  // namespace pom::train

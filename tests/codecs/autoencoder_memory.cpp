@@ -1,16 +1,13 @@
 // What decoding a picture takes: by counting beforehand, and by an allocator that counts while it runs.
 #include "pom/codecs/autoencoder_memory.h"
 
+#include "tests/cpu_meter.h"
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <gtest/gtest.h>
 #include <map>
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 
 #include "pom/codecs/autoencoder_kl.h"
 #include "pom/ops/winograd.h"
@@ -18,48 +15,7 @@
 namespace pom::codecs {
 namespace {
 
-std::atomic<std::int64_t> live{0}, most{0};
-
-// Stands in for torch's allocator for CPUs as long as it lives, oneDNN's buffers included: each block has its
-// size in front.
-class Meter : public c10::Allocator {
- public:
-  Meter() : before_(c10::GetCPUAllocator()) {
-    live = 0, most = 0;
-    c10::SetCPUAllocator(this, priority);
-  }
-  ~Meter() override { c10::SetCPUAllocator(before_, priority); }
-  Meter(const Meter&) = delete;
-  Meter& operator=(const Meter&) = delete;
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, nullptr, &give_back, c10::kCPU};
-    auto* block = static_cast<char*>(std::aligned_alloc(front, (bytes + 2 * front - 1) / front * front));
-    std::memcpy(block, &bytes, sizeof(bytes));
-    const std::int64_t now = live += static_cast<std::int64_t>(bytes);
-    for (std::int64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
-    }
-    return {block + front, block + front, &give_back, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
-  }
-  std::int64_t peak() const { return most; }
-
- private:
-  static constexpr std::uint8_t priority = 255;
-  static constexpr std::size_t front = 64;
-  static void give_back(void* data) {
-    if (data == nullptr) return;
-    char* block = static_cast<char*>(data) - front;
-    std::size_t bytes = 0;
-    std::memcpy(&bytes, block, sizeof(bytes));
-    live -= static_cast<std::int64_t>(bytes);
-    std::free(block);
-  }
-  c10::Allocator* before_;
-};
+using tests::Meter;
 
 AutoencoderConfig small_config(std::vector<std::int64_t> channels, bool attention = true) {
   AutoencoderConfig config;
@@ -159,7 +115,7 @@ TEST(AutoencoderMemory, WeightsAsTheyLie) {
     {
       const Meter meter;
       const AutoencoderKL network = random_network(config, dtype);
-      before = live, peak = meter.peak();
+      before = meter.now(), peak = meter.peak();
     }
     const auto counted = static_cast<double>(autoencoder_weight_bytes(config, c10::kCPU, dtype));
     EXPECT_NEAR(static_cast<double>(before) / counted, 1, 0.1) << dtype;
