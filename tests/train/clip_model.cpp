@@ -50,7 +50,8 @@ const std::vector<std::string> captions = {
     "a red star drifts to the left over blue", "", "a blue disc", "a green zyx", "a red star", "a star"};
 
 TEST(ClipModel, WhatIsToldDoesNotDependOnTheSplit) {
-  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU);
+  const std::unique_ptr<TrainingModel> model =
+      make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU, at::kCPU);
   const DrawKey key{.seed = 3, .draw = 5};
   const at::Tensor labels = at::zeros({6}, at::kLong);
   const Condition whole = model->tell({labels, captions}, key, 0), all = model->tell_all({labels, captions});
@@ -66,7 +67,8 @@ TEST(ClipModel, WhatIsToldDoesNotDependOnTheSplit) {
 }
 
 TEST(ClipModel, ClipsBeginAnywhereUpToTheLatestBlock) {
-  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.latest_block=3"}), at::kCPU);
+  const std::unique_ptr<TrainingModel> model =
+      make_training_model(tiny({"batch.latest_block=3"}), at::kCPU, at::kCPU);
   const std::vector<std::string> many(200, "a star");
   const Annotations annotations{at::zeros({200}, at::kLong), many};
   const at::Tensor begin = model->tell(annotations, {.seed = 1, .draw = 0}, 0).at(2);

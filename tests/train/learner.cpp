@@ -92,7 +92,8 @@ TEST(Objective, DrawsDoNotDependOnTheSplit) {
 }
 
 TEST(ImageModel, SomeLoseTheirClassAndThatDoesNotDependOnTheSplit) {
-  const std::unique_ptr<TrainingModel> model = make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU);
+  const std::unique_ptr<TrainingModel> model =
+      make_training_model(tiny({"batch.label_drop=0.5"}), at::kCPU, at::kCPU);
   const at::Tensor labels = at::arange(8, at::kLong);
   const DrawKey key{.seed = 7, .draw = 3};
   const at::Tensor whole = model->tell({labels, {}}, key, 0).at(0);

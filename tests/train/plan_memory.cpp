@@ -79,8 +79,7 @@ TEST(TrainingMemory, IsDividedAsTheShardSays) {
   EXPECT_NEAR(bytes(Shard::gradients, 4), 4 * n + 20 * n / 4, 100);
   const models::BlockMatrices block = models::block_matrices(work.network);
   const double matrices = 4.0 * static_cast<double>(block.all);
-  EXPECT_NEAR(bytes(Shard::parameters, 4), 4 * (n / 4 + n - matrices + 0.5 * matrices) + 20 * n / 4,
-              100);
+  EXPECT_NEAR(bytes(Shard::parameters, 4), 4 * (n / 4 + n - matrices + 0.5 * matrices) + 20 * n / 4, 100);
   for (const Shard shard : all_shards) EXPECT_EQ(bytes(shard, 1), bytes(Shard::none, 1));
 }
 
