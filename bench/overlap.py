@@ -27,9 +27,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--steps", type=int, default=12, help="of a run, the first four of which are left out"
     )
-    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--depth", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--shard", default="none", help="parallel.shard")
     return parser.parse_args()
 

@@ -339,10 +339,9 @@ Command plan_command() {
           "(--step-ms, --measured) takes the place of the model, and only what ranks exchange is added.",
       .examples =
           "pom plan recipes/imagenet-xl2.toml --gpus 8,64,256 --link nvlink,ib400\n"
-          "pom plan recipes/imagenet-xl2.toml --gpus 512 --set batch.size=1024 --set "
-          "parallel.shard=optimizer\n"
+          "pom plan recipes/imagenet-xl2.toml --gpus 512 --set batch.size=1024\n"
           "pom plan recipes/webvid-xl2.toml --gpus 64 --images 32e6 --price 3 --json\n"
-          "pom plan recipes/shapes-tiny.toml --gpu cpu --threads 1 --gpus 1,2 --link 2:100",
+          "pom plan recipes/shapes-tiny.toml --gpu cpu --gpus 1,2 --link 2:100",
       .declare = declare_plan,
   };
 }

@@ -5,8 +5,9 @@ header, nothing that another file happened to include first.
 
 --torch names a torch package, the folder that holds include/ (default: the environment's own); given several
 times, all of them are tried: the oldest supported and the newest, say. --cuda takes only what a build without
-CUDA never sees, which is what CI runs. Only syntax is checked, nothing is linked. What needs headers of CUDA
-or of a library that this machine lacks is counted as skipped. Plain Python, no packages.
+CUDA never sees, with torch's headers compiled once for all of it, which is what CI runs. Only syntax is
+checked, nothing is linked. What needs headers of CUDA or of a library that this machine lacks is counted as
+skipped. Plain Python, no packages.
 """
 
 import argparse
@@ -26,6 +27,7 @@ NOT_ALONE = {"tests/outside"}  # a project of its own
 CUDA = re.compile(r"#include <(c10/cuda|ATen/cuda|cuda|cublas)")
 # What a torch without CUDA leaves out of its own headers for CUDA.
 MACROS = "c10/cuda/impl/cuda_cmake_macros.h"
+COMMON = ["ATen/core/Tensor.h", "ATen/TensorOperators.h", "torch/csrc/autograd/custom_function.h"]
 ABSENT = re.compile(r"fatal error: (\S+): No such file or directory")
 
 
@@ -49,11 +51,23 @@ def includes(torch: Path, made: Path) -> list[str]:
     return [f"-isystem{folder}" for folder in folders if folder.is_dir()] + [f"-I{ROOT}"]
 
 
+def compiler(flags: list[str]) -> list[str]:
+    words = [os.environ.get("CXX", "c++"), "-std=c++20", "-fopenmp", *flags]
+    words += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Werror"]
+    return [*words, "-DPOM_ISA=base", f'-DPOM_TESTS_FOLDER="{ROOT}/tests"']
+
+
+def common_header(folder: Path, flags: list[str]) -> list[str]:
+    """Flags with which files begin with what nearly all of them include, compiled before."""
+    header = folder / "common.h"
+    header.write_text("".join(f"#include <{name}>\n" for name in COMMON))
+    subprocess.run([*compiler(flags), "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return ["-include", str(header)]
+
+
 def compile_alone(path: Path, flags: list[str]) -> tuple[Count, str]:
     name = path.relative_to(ROOT)
-    words = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-fopenmp", *flags]
-    words += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Werror"]
-    words += ["-DPOM_ISA=base", f'-DPOM_TESTS_FOLDER="{ROOT}/tests"']
+    words = [*compiler(flags), "-fsyntax-only"]
     if path.suffix == ".h":
         done = subprocess.run(
             [*words, "-x", "c++", "-"], input=f'#include "{name}"\n', capture_output=True, text=True
@@ -79,14 +93,16 @@ def torch_of_this_python() -> Path:
     return Path(found.origin).parent
 
 
-def check(torch: Path, files: list[Path], jobs: int) -> Count:
-    print(f"{len(files)} files, each alone, with {torch}", flush=True)
+def check(torch: Path, files: list[Path], jobs: int, quick: bool) -> Count:
+    print(f"{len(files)} files, each {'by itself' if quick else 'alone'}, with {torch}", flush=True)
     total = Count()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         if not (torch / "include" / MACROS).is_file():
             (Path(folder) / MACROS).parent.mkdir(parents=True)
             (Path(folder) / MACROS).write_text("#pragma once\n#define C10_CUDA_BUILD_SHARED_LIBS\n")
         flags = includes(torch, Path(folder))
+        if quick:
+            flags += common_header(Path(folder), flags)
         for count, said in pool.map(lambda path: compile_alone(path, flags), files):
             total += count
             if said:
@@ -113,7 +129,7 @@ def main() -> int:
             parser.error(
                 f"--torch: expected the folder of a torch package, which holds include/, got {torch}"
             )
-        total += check(torch.resolve(), files, arguments.jobs)
+        total += check(torch.resolve(), files, arguments.jobs, arguments.cuda)
     print(total, flush=True)
     return 1 if total.failed else 0
 

@@ -167,8 +167,8 @@ Command eval_command() {
           "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
           "wrong); and with --lengths, whether a stream stays what it was.",
       .examples =
-          "pom eval fid --samples out/a --reference out/b --inception inception.safetensors -o out/a.json\n"
-          "pom eval compare out/a.json out/b.json\n"
+          "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
+          "pom eval compare a.json b.json\n"
           "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64\n"

@@ -213,6 +213,8 @@ int eval_fid(const EvalOptions& options) {
   if (options.reference.empty())
     throw UsageError("--reference: expected pictures or statistics (.npz), got nothing");
   const fs::path output = output_file(options, ".json");
+  for (const std::string& path : {options.samples, options.reference})  // mistakes before the work
+    if (!path.empty() && !eval::has_statistics(path)) eval::open_pictures(path);
   const StopSignals signals;
   return print_findings(options, signals, [&] {
     Scoring scoring(options, signals);

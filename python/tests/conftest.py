@@ -67,6 +67,11 @@ def threads():
 # Files that take longest go first, so that no worker is left alone with one of them at the end.
 LONG = [
     "test_docs",
+    "test_scores",
+    "test_parallel_kill",
+    "test_parallel_failures",
+    "test_parallel_train",
+    "test_sequence_parallel",
     "test_bench_paper",
     "test_cli",
     "test_reproduce",

@@ -204,6 +204,8 @@ class TestHelp:
         (tmp_path / "recipes").mkdir()
         for name in ("shapes", "shapes-tiny"):
             (tmp_path / "recipes" / f"{name}.toml").write_text(RECIPE.replace("steps = 240", "steps = 20"))
+        for name in ("imagenet-xl2", "webvid-xl2"):
+            shutil.copy(Path(__file__).parents[2] / "recipes" / f"{name}.toml", tmp_path / "recipes")
         for command in (name for name in COMMANDS if name != "eval"):
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].replace("\\\n", " ").splitlines()[2:]:

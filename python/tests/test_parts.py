@@ -43,7 +43,9 @@ def test_a_bare_build_tells(bare):
         assert re.search(rf"^{name} +left out: {re.escape(library)}", said, re.M), said
     doctor = bare("doctor")
     assert doctor.returncode == 0, doctor.stdout
-    assert re.search(r"^note +training: left out of this build: pom train, export and", doctor.stdout, re.M)
+    assert re.search(
+        r"^note +training: left out of this build: pom train, plan, export and", doctor.stdout, re.M
+    )
     assert re.search(r"^ +-> FFmpeg's libraries were not found", doctor.stdout, re.M)
     for command in ("sample", "eval"):
         assert bare(command, "--help").returncode == 0
