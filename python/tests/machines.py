@@ -4,7 +4,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from tools import lacking
+from tools import not_allowed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -19,7 +19,7 @@ def two_machines(own=""):
         try:
             machines = stack.enter_context(machines_of_tests.TwoMachines(own))
         except machines_of_tests.NoMachinesError as why:
-            lacking(f"two network namespaces cannot be joined here: {why}")
+            not_allowed(f"two network namespaces cannot be joined here: {why}")
         yield machines
 
 

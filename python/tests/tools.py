@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -78,11 +79,16 @@ def ffmpeg_is_there() -> None:
         installed(name)
 
 
+def not_allowed(reason: str) -> NoReturn:
+    """Ends a test of what the rules of this machine, and not what is installed, forbid."""
+    pytest.skip(reason)
+
+
 def bound_by_permissions() -> list[str]:
     """What comes before a command so that folders without permission are closed to it, also for root."""
     if os.geteuid() != 0:
         return []
     words = ["setpriv", "--bounding-set", "-dac_override", "--"]
     if shutil.which(words[0]) is None or subprocess.run([*words, "true"]).returncode != 0:
-        pytest.skip("root cannot give up its rights here")
+        not_allowed("root cannot give up its rights here")
     return words
