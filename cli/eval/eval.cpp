@@ -71,26 +71,31 @@ void wait_for_all() {
 
 namespace {
 
-// Flags that only the other kind has.
+// Flags that only other kinds have: what a person asked for is never passed over.
 void refuse_flags(const EvalOptions& options) {
   const EvalOptions plain;
-  const bool sprites = options.what == "sprites";
-  const char* flag = nullptr;
-  if (sprites)
-    flag = options.seeds != plain.seeds               ? "--seeds"
-           : !options.judge.empty()                   ? "--judge"
-           : options.judge_steps != plain.judge_steps ? "--judge-steps"
-           : options.judge_seed != plain.judge_seed   ? "--judge-seed"
-                                                      : nullptr;
-  else
-    flag = !options.splits.empty()    ? "--splits"
-           : options.frames           ? "--frames"
-           : !options.lengths.empty() ? "--lengths"
-           : !options.window.empty()  ? "--window"
-                                      : nullptr;
-  if (flag != nullptr)
-    throw UsageError(detail::concat(flag, ": is only for pom eval ", sprites ? "shapes" : "sprites", ", got ",
-                                    options.what));
+  const std::string& what = options.what;
+  const bool scores = what == "fid" || what == "reference", made = what == "shapes" || what == "sprites";
+  const auto only = [&](bool given, const char* flag, bool has, const char* kinds) {
+    if (given && !has)
+      throw UsageError(detail::concat(flag, ": is only for pom eval ", kinds, ", got ", what));
+  };
+  only(options.seeds != plain.seeds, "--seeds", what == "shapes", "shapes");
+  only(!options.judge.empty(), "--judge", what == "shapes", "shapes");
+  only(options.judge_steps != plain.judge_steps, "--judge-steps", what == "shapes", "shapes");
+  only(options.judge_seed != plain.judge_seed, "--judge-seed", what == "shapes", "shapes");
+  only(!options.splits.empty(), "--splits", what == "sprites", "sprites");
+  only(options.frames.has_value(), "--frames", what == "sprites", "sprites");
+  only(!options.lengths.empty(), "--lengths", what == "sprites", "sprites");
+  only(!options.window.empty(), "--window", what == "sprites", "sprites");
+  only(options.drawings, "--drawings", made, "shapes and sprites");
+  only(!options.sheet.empty(), "--sheet", made, "shapes and sprites");
+  only(options.gpus > 0, "--gpus", made, "shapes and sprites");
+  only(!options.samples.empty(), "--samples", what == "fid", "fid");
+  only(!options.reference.empty(), "--reference", what == "fid", "fid");
+  only(!options.inception.empty(), "--inception", scores, "fid and reference");
+  only(options.like != plain.like, "--like", scores, "fid and reference");
+  only(!options.other.empty(), "a second file", what == "compare", "compare");
 }
 
 void check_model(const EvalOptions& options) {
@@ -109,12 +114,12 @@ void check_options(const EvalOptions& options) {
     throw UsageError("--drawings: cannot be combined with a model, got " + options.model);
   if (!options.drawings && options.model.empty())
     throw UsageError("expected a model folder, or --drawings, got neither");
-  refuse_flags(options);
   as_usage([&] { generate::device_named(options.device, "eval"); });
   if (!options.drawings) check_model(options);
 }
 
 int evaluate(EvalOptions& options) {
+  if (!options.what.empty()) refuse_flags(options);
   if (options.what == "compare") return eval_compare(options);
   if (options.what == "fid" || options.what == "reference") {
     set_threads(options.threads);

@@ -52,14 +52,18 @@ class Scoring {
   const eval::ScoreRules& rules() const { return rules_; }
   const eval::Inception& network() const { return network_; }
 
-  // A file of statistics is taken as it is.
+  // A file of statistics is taken as it is; pictures that a reference has beside them are for its neighbours.
   Side side(const std::string& path, const std::string& what) {
-    if (eval::has_statistics(path))
-      return {{.features = {}, .statistics = eval::read_statistics(path)}, 0, "statistics", "", ""};
+    const bool made = what == "samples", pictures = eval::may_have_pictures(path);
+    std::optional<eval::Statistics> statistics;
+    if (eval::has_statistics(path) && !(made && pictures)) statistics = eval::read_statistics(path);
+    if (statistics && !(pictures && rules_.neighbours))
+      return {{.features = {}, .statistics = std::move(statistics)}, 0, "statistics", "", ""};
     const std::unique_ptr<eval::PictureSet> set = eval::open_pictures(path);
     Side side{{}, set->count(), set->format(), "", "as they lie"};
     if (options_.count && *options_.count < side.count && what == "samples") side.count = *options_.count;
     side.scored.features = features(side, what, [&](std::int64_t i) { return set->read(i); });
+    if (statistics) side.kind = "statistics, and pictures", side.scored.statistics = std::move(statistics);
     return side;
   }
 

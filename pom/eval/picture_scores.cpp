@@ -19,13 +19,14 @@ Gaussian gaussian_of(const at::Tensor& features) {
   return moments.gaussian();
 }
 
-// What samples are compared with: samples where either side has few, which is exact; else their moments.
+// What samples are compared with: statistics where there are some; samples where either side has few, which
+// is exact; else their moments.
 class Against {
  public:
   Against(const at::Tensor& made, const at::Tensor& reference, const Gaussian* statistics)
       : reference_(reference) {
-    const bool few =
-        reference.defined() && (made.size(0) <= made.size(1) || reference.size(0) <= reference.size(1));
+    const bool few = !statistics && reference.defined() &&
+                     (made.size(0) <= made.size(1) || reference.size(0) <= reference.size(1));
     if (!few) moments_.emplace(statistics ? *statistics : gaussian_of(reference));
   }
   double distance(const at::Tensor& made) const {

@@ -27,9 +27,10 @@ struct ScoreRules {
 const std::vector<std::string>& score_rule_names();
 ScoreRules score_rules(const std::string& name);  // an error that names them, of any other
 
-// One side of a comparison: features of pictures, or statistics alone.
+// One side of a comparison: features of pictures, statistics, or both, of which distances take the statistics
+// and neighbours the pictures (ADM's references).
 struct ScoredSide {
-  InceptionFeatures features = {};  // undefined where there are statistics
+  InceptionFeatures features = {};  // undefined where there are none
   std::optional<Statistics> statistics = {};
   bool pictures() const { return features.pool3.defined(); }
 };

@@ -24,5 +24,7 @@ class PictureSet {
 // By what the path is: a folder with pictures in it or below it, in the order of their names; a .npz with
 // arr_0 of shape (N, H, W, 3), uint8; a .tar, or a pattern of several, whose samples have a picture each.
 std::unique_ptr<PictureSet> open_pictures(const std::string& path);
+// Whether a .npz has arr_0; anything else is taken to have pictures.
+bool may_have_pictures(const std::string& path);
 
 }  // namespace pom::eval

@@ -6,12 +6,10 @@
 
 #include "pom/models/counts.h"
 #include "pom/train/division.h"
+#include "pom/train/shares.h"
 
 namespace pom::train {
 namespace {
-
-// As pom/train/shares.cpp and parameters.h have them.
-constexpr std::int64_t widest_bucket = 6 << 20, usual_buckets = 8, piece = 1024;
 
 at::ScalarType dtype_of_products(const std::string& precision) {
   return precision == "bf16" ? at::kBFloat16 : precision == "fp64" ? at::kDouble : at::kFloat;
@@ -34,8 +32,7 @@ std::int64_t activations_of(const Workload& work, const RankWork& mine, bool fus
 }  // namespace
 
 BucketCount buckets_of(std::int64_t parameters, std::int64_t ranks) {
-  const std::int64_t unit = piece * ranks;
-  const std::int64_t wanted = std::clamp<std::int64_t>(parameters / usual_buckets, piece, widest_bucket);
+  const std::int64_t unit = flat_piece * ranks, wanted = bucket_size(parameters);
   const std::int64_t size = (wanted + unit - 1) / unit * unit;
   return {size, std::max<std::int64_t>(1, (parameters + size - 1) / size)};
 }

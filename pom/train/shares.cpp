@@ -12,10 +12,6 @@ namespace {
 // Large enough that links are busy, small enough that the first ones leave early.
 constexpr std::int64_t largest_bucket = 6 << 20, buckets_wanted = 8;
 
-std::int64_t bucket_size(std::int64_t total) {
-  return std::clamp<std::int64_t>(total / buckets_wanted, flat_piece, largest_bucket);
-}
-
 Bucket in_equal_parts(std::int64_t begin, std::int64_t end, int ranks) {
   Bucket bucket;
   for (int r = 0; r <= ranks; ++r) bucket.cuts.push_back(begin + (end - begin) / ranks * r);
@@ -110,6 +106,10 @@ std::vector<Bucket> buckets_by_layer(const Parameters& parameters, bool whole_ma
 }
 
 }  // namespace
+
+std::int64_t bucket_size(std::int64_t total) {
+  return std::clamp<std::int64_t>(total / buckets_wanted, flat_piece, largest_bucket);
+}
 
 bool Bucket::equal() const {
   for (std::size_t r = 2; r < cuts.size(); ++r)

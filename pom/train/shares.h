@@ -11,6 +11,9 @@
 
 namespace pom::train {
 
+// About how many numbers are sent at once, of so many in all.
+std::int64_t bucket_size(std::int64_t total);
+
 // A range of the flat memory that is sent at once; rank r keeps [cuts[r], cuts[r + 1]) of it.
 struct Bucket {
   std::vector<std::int64_t> cuts;  // N + 1

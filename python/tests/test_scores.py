@@ -148,6 +148,11 @@ def test_statistics_are_those_of_numpy(sets, weights, score, tmp_path):
     # As others keep them, deflated and in fp32.
     numpy.savez_compressed(tmp_path / "other.npz", mu=stored["mu"], sigma=stored["sigma"])
     words = ["--samples", sets / "a.npz", "--inception", weights, "--json", "--reference"]
+    # As ADM keeps them, with pictures for precision and recall.
+    numpy.savez(tmp_path / "adm.npz", arr_0=pictures("set.b") // 2 + 64, **dict(stored))
+    adm = json.loads(run("fid", "--like", "adm", *words, tmp_path / "adm.npz").stdout)
+    assert abs(adm["fid"] - score["fid"]) < 1e-5 * score["fid"] and 0 <= adm["recall"] <= 1
+    assert adm["recipe"]["reference"] == "statistics, and pictures"
     for name, keys in (("b.npz", ["fid", "sfid"]), ("other.npz", ["fid"])):
         found = json.loads(run("fid", *words, tmp_path / name).stdout)
         for key in keys:
@@ -191,6 +196,8 @@ def test_compare(sets, score, tmp_path):
 
 def test_what_is_wrong_is_named(sets, weights, tmp_path):
     words = ["--reference", sets / "b.npz", "--inception", weights]
+    assert "--gpus: is only for pom eval shapes and sprites" in run("fid", *words, "--gpus", 2, code=2).stderr
+    assert "--like: is only for" in run("shapes", "m", "--like", "adm", code=2).stderr
     assert "expected a model or --samples, got neither" in run("fid", *words, code=2).stderr
     said = run("fid", "--samples", sets / "a.npz", "--reference", sets / "b.npz", code=2).stderr
     assert "tools/unpickle.py" in said
