@@ -196,7 +196,8 @@ def test_compare(sets, score, tmp_path):
 
 def test_what_is_wrong_is_named(sets, weights, tmp_path):
     words = ["--reference", sets / "b.npz", "--inception", weights]
-    assert "--gpus: is only for pom eval shapes and sprites" in run("fid", *words, "--gpus", 2, code=2).stderr
+    refusal = "--gpus: is only for pom eval shapes, sprites and scenes"
+    assert refusal in run("fid", *words, "--gpus", 2, code=2).stderr
     assert "--like: is only for" in run("shapes", "m", "--like", "adm", code=2).stderr
     assert "expected a model or --samples, got neither" in run("fid", *words, code=2).stderr
     said = run("fid", "--samples", sets / "a.npz", "--reference", sets / "b.npz", code=2).stderr
