@@ -74,7 +74,9 @@ SceneVerdict judge_scene(const at::Tensor& tensor) {
     composition.settle(1);
     drawn = composition.drawn();
   }
-  SceneVerdict verdict{.ground = nearest_ground(ground), .residue = residue_of(picture, drawn)};
+  SceneVerdict verdict;
+  verdict.ground = nearest_ground(ground);
+  verdict.residue = residue_of(picture, drawn);
   for (const Layer& layer : composition.layers()) verdict.objects.push_back(found(layer));
   for (std::size_t back = 1; back < verdict.objects.size(); ++back)
     for (std::size_t front = 0; front < back; ++front)
