@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "pom/base/error.h"
 #include "pom/data/exact_math.h"
 #include "pom/data/sprites.h"
 #include "pom/data/uniform.h"
@@ -45,6 +46,13 @@ const std::vector<std::string>& ground_names() {
     return all;
   }();
   return names;
+}
+
+std::array<float, 3> ground_colour(std::int64_t ground) {
+  check(ground >= 0 && ground < std::ssize(grounds), "ground_colour: ground: expected 0 to ",
+        grounds.size() - 1, ", got ", ground);
+  const float* colour = grounds[static_cast<std::size_t>(ground)].colour;
+  return {colour[0], colour[1], colour[2]};
 }
 
 std::int64_t choose_ground(std::span<const std::int64_t> hues, float u) {

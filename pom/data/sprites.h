@@ -2,6 +2,7 @@
 // length and frame rate show the same scene. F frames of H x W pixels.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -13,8 +13,8 @@ namespace {
 
 using std::numbers::pi;
 
-constexpr float soft_edge = 4;      // of edges that see farther
-constexpr double hardly_any = 0.1;  // a weight below which a pixel says nothing
+constexpr float soft_edge = 4, softened = 2;  // of edges that see farther
+constexpr double hardly_any = 0.1;            // a weight below which a pixel says nothing
 
 // The mean of a pixel and those around it.
 Plane blurred(const Plane& plane, const data::PixelBox& box) {
@@ -28,6 +28,20 @@ Plane blurred(const Plane& plane, const data::PixelBox& box) {
       out[static_cast<std::size_t>(y * box.width + x)] = sum / count;
     }
   return out;
+}
+
+// The sum of `term` over n pixels, in lanes that the compiler may add at once.
+template <class Term>
+double sum_over(std::size_t n, Term term) {
+  constexpr std::size_t lanes = 8;
+  float sums[lanes] = {};
+  std::size_t p = 0;
+  for (; p + lanes <= n; p += lanes)
+    for (std::size_t i = 0; i < lanes; ++i) sums[i] += term(p + i);
+  for (; p < n; ++p) sums[0] += term(p);
+  double sum = 0;
+  for (const float lane : sums) sum += static_cast<double>(lane);
+  return sum;
 }
 
 using Step = std::array<double, 4>;  // of x, y, radius and angle, in pixels along the edge
@@ -68,12 +82,11 @@ class Fitter {
   }
 
   double error_of(const Plane& cover) const {
-    float sum = 0;
-    for (std::size_t p = 0; p < cover.size(); ++p) {
-      const float d = cover[p] - wanted_[p];
-      sum += target_.weight[p] * d * d;
-    }
-    return static_cast<double>(sum);
+    const float *drawn = cover.data(), *wanted = wanted_.data(), *weight = target_.weight.data();
+    return sum_over(cover.size(), [=](std::size_t p) {
+      const float d = drawn[p] - wanted[p];
+      return weight[p] * d * d;
+    });
   }
 
   std::size_t parameters(const data::Shape& shape) const {
@@ -106,10 +119,10 @@ class Fitter {
     double normal[4][5] = {};
     for (std::size_t r = 0; r < n; ++r) {
       for (std::size_t c = r; c < n; ++c) normal[r][c] = normal[c][r] = weighted(slopes_[r], slopes_[c]);
-      float sum = 0;
-      for (std::size_t p = 0; p < cover_.size(); ++p)
-        sum += target_.weight[p] * slopes_[r][p] * (wanted_[p] - cover_[p]);
-      normal[r][4] = static_cast<double>(sum);
+      const float *slope = slopes_[r].data(), *drawn = cover_.data(), *wanted = wanted_.data(),
+                  *weight = target_.weight.data();
+      normal[r][4] = sum_over(cover_.size(),
+                              [=](std::size_t p) { return weight[p] * slope[p] * (wanted[p] - drawn[p]); });
     }
     for (int attempt = 0; attempt < 3; ++attempt, damping *= 8) {
       const data::Shape next = stepped(fit.shape, solved(normal, n, damping));
@@ -125,9 +138,8 @@ class Fitter {
   }
 
   double weighted(const Plane& a, const Plane& b) const {
-    float sum = 0;
-    for (std::size_t p = 0; p < a.size(); ++p) sum += target_.weight[p] * a[p] * b[p];
-    return static_cast<double>(sum);
+    const float *one = a.data(), *other = b.data(), *weight = target_.weight.data();
+    return sum_over(a.size(), [=](std::size_t p) { return weight[p] * one[p] * other[p]; });
   }
 
   static Step solved(const double (&normal)[4][5], std::size_t n, double damping) {
@@ -192,7 +204,8 @@ std::vector<Mass> masses_of(const Picture& picture, const Target& target) {
 }
 
 // The best starts of a kind, the best one first.
-std::vector<Fit> starts_of(std::int64_t kind, const std::vector<Mass>& masses, Fitter& fitter) {
+std::vector<Fit> starts_of(std::int64_t kind, const std::vector<Mass>& masses, std::size_t most,
+                           Fitter& fitter) {
   const Form& form = forms()[static_cast<std::size_t>(kind)];
   const double period = 2 * pi / form.repeats;
   const int angles = form.turns ? static_cast<int>(std::ceil(period / (pi / 8))) : 1;
@@ -203,25 +216,40 @@ std::vector<Fit> starts_of(std::int64_t kind, const std::vector<Mass>& masses, F
           fitted(kind, std::remainder(period * static_cast<double>(i) / angles, period), mass);
       starts.push_back({shape, fitter.error_of(shape)});
     }
-  constexpr std::size_t most = 2;
   const std::size_t kept = std::min(most, starts.size());
   std::ranges::partial_sort(starts, starts.begin() + static_cast<std::ptrdiff_t>(kept), {}, &Fit::error);
   starts.resize(kept);
   return starts;
 }
 
+Fit best_of_kind(std::int64_t kind, const std::vector<Mass>& masses, std::size_t starts, int steps,
+                 Fitter& fitter) {
+  Fit best;
+  for (const Fit& start : starts_of(kind, masses, starts, fitter))
+    if (const Fit fit = fitter.improve(start.shape, steps); fit.error < best.error) best = fit;
+  return best;
+}
+
 }  // namespace
 
-std::vector<Fit> fit_kinds(const Picture& picture, const Target& target, std::size_t most) {
-  const std::vector<Mass> masses = masses_of(picture, target);
+std::vector<Fit> fit_kinds(const Picture& picture, const Target& target, std::size_t most, bool thorough) {
+  std::vector<Mass> masses = masses_of(picture, target);
   if (masses.empty()) return {};
-  Fitter soft(picture, target, soft_edge), sharp(picture, target, 1);
+  if (thorough) {  // as if more of it were hidden
+    masses.push_back(masses.back()), masses.back().area *= 1.3;
+    masses.push_back(masses.back()), masses.back().area *= 1.3;
+  }
+  Fitter soft(picture, target, soft_edge), half(picture, target, softened), sharp(picture, target, 1);
   std::vector<Fit> fits;
   for (std::int64_t kind = 0; kind < std::ssize(data::shape_names()); ++kind) {
-    Fit best;
-    for (const Fit& start : starts_of(kind, masses, soft))
-      if (const Fit fit = soft.improve(start.shape, 4); fit.error < best.error) best = fit;
-    fits.push_back(best);
+    const Fit fit = best_of_kind(kind, masses, 2, 4, soft);
+    fits.push_back({fit.shape, sharp.error_of(fit.shape)});
+    if (!thorough) continue;
+    for (Fitter* fitter : {&soft, &half, &sharp}) {
+      const Fit other = best_of_kind(kind, masses, 5, 8, *fitter);
+      if (const double error = sharp.error_of(other.shape); error < fits.back().error)
+        fits.back() = {other.shape, error};
+    }
   }
   std::ranges::stable_sort(fits, {}, &Fit::error);
   const double bound = 6 * fits.front().error + 4;

@@ -147,12 +147,28 @@ void Composition::measure(std::size_t index) {
   layer.visible = visible / std::max(sum_of(layer.cover), 1e-6);
 }
 
+// What does not fit well may have been looked for in the wrong place.
+bool Composition::look_again() {
+  bool better = false;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    if (layer.misfit <= found_quickly) continue;
+    std::vector<Fit> fits = fit_kinds(picture_, target_of(i), most_fits, /*thorough=*/true);
+    if (fits.empty() || fits.front().error > 0.9 * layer.fits.front().error) continue;
+    layer.fits = std::move(fits);
+    better = true;
+  }
+  return better;
+}
+
 void Composition::settle(int rounds) {
-  for (int round = 0; round < rounds; ++round) {
+  const auto fit_all = [&] {
     for (std::size_t i = 0; i < layers_.size(); ++i) fit_again(i);
     sort();
-  }
-  for (std::size_t i = 0; i < layers_.size(); ++i) measure(i);
+    for (std::size_t i = 0; i < layers_.size(); ++i) measure(i);
+  };
+  for (int round = 0; round < rounds; ++round) fit_all();
+  if (look_again()) fit_all();
 }
 
 }  // namespace pom::eval::scenes

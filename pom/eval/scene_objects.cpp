@@ -8,7 +8,6 @@ namespace pom::eval::scenes {
 namespace {
 
 constexpr float unseen = 0.02f;  // the weight of what may be hidden: rather less of it than more
-constexpr std::size_t kept = 4;  // fits of an object
 constexpr double whole = 0.03;   // the largest misfit of parts that are taken for one thing
 constexpr std::int64_t none = -1;
 
@@ -49,11 +48,14 @@ class Finder {
     layer.hue = layer.region.hue;
     layer.colour = layer.region.colour;
     const Target target = target_of(layer, parts);
-    layer.fits = fit_kinds(picture_, target, kept);
     double seen = 0;
     for (std::size_t i = 0; i < target.cover.size(); ++i)
       seen += static_cast<double>(target.cover[i] * target.weight[i]);
-    layer.misfit = layer.fits.empty() ? 1 : layer.fits.front().error / std::max(seen, 1.0);
+    for (const bool thorough : {false, true}) {
+      layer.fits = fit_kinds(picture_, target, most_fits, thorough);
+      layer.misfit = layer.fits.empty() ? 1 : layer.fits.front().error / std::max(seen, 1.0);
+      if (layer.fits.empty() || layer.misfit <= whole) break;
+    }
     return layer;
   }
 

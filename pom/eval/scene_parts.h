@@ -63,8 +63,12 @@ struct Fit {
   double error = 1e9;  // the sum of weighted squares
 };
 
-// The best of each kind, the nearest first; those that are far from it are left out. `most` of them.
-std::vector<Fit> fit_kinds(const Picture& picture, const Target& target, std::size_t most);
+// The best of each kind, the nearest first; those that are far from it are left out. `most` of them. A
+// thorough search has more starts: for what a quick one did not find.
+std::vector<Fit> fit_kinds(const Picture& picture, const Target& target, std::size_t most, bool thorough);
+inline constexpr std::size_t most_fits = 4;  // of an object, to choose from when all are known
+// The largest misfit with which a quick search is done.
+inline constexpr double found_quickly = 0.01;
 // The same kind, from where it is.
 Fit refine(const Picture& picture, const Target& target, const data::Shape& shape, int steps);
 
@@ -125,6 +129,7 @@ class Composition {
   Target target_of(std::size_t layer) const;
   void fit_again(std::size_t layer);
   void measure(std::size_t layer);
+  bool look_again();
 
   const Picture& picture_;
   std::vector<Colour> ground_;

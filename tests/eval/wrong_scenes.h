@@ -87,7 +87,8 @@ inline bool swap_relation(data::Scene& scene, Chance&) {
 }
 
 inline bool drop_object(data::Scene& scene, Chance& chance) {
-  scene.objects.erase(scene.objects.begin() + static_cast<std::ptrdiff_t>(chance.below(scene.objects.size())));
+  scene.objects.erase(scene.objects.begin() +
+                      static_cast<std::ptrdiff_t>(chance.below(scene.objects.size())));
   return true;
 }
 

@@ -1,6 +1,7 @@
 // The figures of the judge of scenes: scene_judge_tool SEED COUNT SIDE [FOLDER]. How often it says that
 // drawings are right, how often it notices each mistake, how fast it is, and the spread of misfits and
 // residues; with a folder, a picture of each drawing on which it errs.
+#include "tests/eval/wrong_scenes.h"
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +10,6 @@
 
 #include <ATen/Parallel.h>
 
-#include "tests/eval/wrong_scenes.h"
 #include "pom/eval/scene_judge.h"
 #include "pom/eval/scenes_eval.h"
 #include "pom/eval/shapes_eval.h"
@@ -73,8 +73,8 @@ void judge_drawings(const Run& run) {
   }
   show(misfits, "misfit");
   show(residues, "residue");
-  std::printf("%.1f pictures a second on %d threads\n",
-              static_cast<double>(residues.size()) / seconds, at::get_num_threads());
+  std::printf("%.1f pictures a second on %d threads\n", static_cast<double>(residues.size()) / seconds,
+              at::get_num_threads());
 }
 
 void judge_mistakes(const Run& run) {
