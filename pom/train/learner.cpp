@@ -164,7 +164,7 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
                   divides_parameters(recipe, ranks)),
       shares_(parameters_, ranks, recipe.parallel.shard != "none", recipe.optimizer.kind == "muon"),
       layers_(layer_store()),
-      optimizer_(parameters_, recipe.optimizer, shares_),
+      optimizer_(parameters_, recipe.optimizer, shares_, !device.is_cpu() && division_.exact),
       sum_(std::make_unique<GradientSum>(parameters_, shares_, ranks,
                                          GradientSumOptions{.exact = division_.exact,
                                                             .narrow = recipe.parallel.gradients == "bf16",
