@@ -41,11 +41,13 @@ struct DatasetOptions {
   template <class Visit>
   void fields(Visit&& visit) {
     constexpr std::string_view what_group = "Data", where = "Where it goes", work = "How to work";
-    visit(Field{.name = "what",
-                .help = "shapes or sprites (drawn here), or a folder with one subfolder of images per class",
-                .value = "shapes|sprites|DIR",
-                .group = what_group},
-          what);
+    visit(
+        Field{.name = "what",
+              .help = "shapes, sprites or scenes (drawn here), or a folder with one subfolder of images per "
+                      "class",
+              .value = "shapes|sprites|scenes|DIR",
+              .group = what_group},
+        what);
     visit(Field{.name = "count",
                 .help = "images or clips to write, or images on the sheet (default: 40)",
                 .value = "N",
@@ -65,14 +67,14 @@ struct DatasetOptions {
                 .least = 0},
           seed);
     visit(Field{.name = "frames",
-                .help = "frames per clip of sprites (default: 16)",
+                .help = "frames per clip of sprites (default: 16) or scenes (default: 1, an image)",
                 .value = "N",
                 .group = what_group,
                 .least = 1,
                 .most = 100000},
           frames);
     visit(Field{.name = "fps",
-                .help = "frames per second of sprites (default: 8)",
+                .help = "frames per second of sprites and scenes (default: 8)",
                 .value = "X",
                 .group = what_group,
                 .least = 0.01,
@@ -81,7 +83,8 @@ struct DatasetOptions {
     visit(Field{.name = "flip", .help = "mirror half of the images on the sheet", .group = what_group}, flip);
     visit(Field{.name = "output",
                 .help = "folder for drawings: DIR/CLASS/000017.png, and DIR/shapes.jsonl with what each "
-                        "drawing shows; of sprites DIR/000017.mp4, and DIR/captions.csv",
+                        "drawing shows; of sprites and scenes DIR/000017.mp4 or .png, and "
+                        "DIR/captions.csv",
                 .value = "DIR",
                 .group = where},
           output);
@@ -111,6 +114,12 @@ bool is_shapes(const DatasetOptions& options) {
 bool is_sprites(const DatasetOptions& options) {
   return options.what == "sprites";
 }
+bool is_scenes(const DatasetOptions& options) {
+  return options.what == "scenes";
+}
+bool has_captions(const DatasetOptions& options) {
+  return is_sprites(options) || is_scenes(options);
+}
 
 Size size_of(const DatasetOptions& options) {
   generate::Request request;
@@ -137,9 +146,14 @@ bool holds_latents(const std::string& folder) {
 
 data::DataConfig config_of(const DatasetOptions& options) {
   const Size size = size_of(options);
+  const bool drawn = is_shapes(options) || has_captions(options);
   data::DataConfig config;
-  config.kind = is_shapes(options) ? "shapes" : holds_latents(options.what) ? "latents" : "folder";
-  if (!is_shapes(options)) config.path = options.what;
+  config.kind = drawn ? options.what : holds_latents(options.what) ? "latents" : "folder";
+  if (!drawn) config.path = options.what;
+  config.frames = options.frames.value_or(is_scenes(options) ? 1 : 16);
+  config.fps = options.fps.value_or(8);
+  // Of clips a part moves; a picture shows nothing of it.
+  if (is_scenes(options) && config.frames > 1) config.scenes.swaying = 0.5;
   config.size = {size.width, size.height};
   config.flip = options.flip;
   config.validation = 0;
@@ -255,21 +269,14 @@ int write_drawings(const DatasetOptions& options) {
   return stopped ? signals.exit_code() : Exit::ok;
 }
 
-// ---- sprites
+// ---- sprites and scenes
 
-data::ClipFormat clip_format(const DatasetOptions& options) {
-  const Size size = size_of(options);
-  return {.width = size.width,
-          .height = size.height,
-          .frames = options.frames.value_or(16),
-          .fps = options.fps.value_or(8)};
-}
-
-int write_sprite_clips(const DatasetOptions& options) {
+int write_captioned(const DatasetOptions& options) {
   const SpriteFiles files{.folder = options.output,
-                          .format = clip_format(options),
+                          .config = config_of(options),
                           .count = *options.count,
                           .seed = static_cast<std::uint64_t>(options.seed)};
+  const char* unit = files.pictures() ? "pictures" : "clips";
   check_output_folder(options, captions_file);
   const StopSignals signals;
   std::int64_t written = 0;
@@ -279,15 +286,17 @@ int write_sprite_clips(const DatasetOptions& options) {
     if (written == files.count) progress.finish();
   }
   const bool stopped = written < files.count;
-  if (stopped) say(detail::concat("stopped; ", written, " of ", files.count, " clips were written"));
+  if (stopped)
+    say(detail::concat("stopped; ", written, " of ", files.count, files.pictures() ? " images" : " clips",
+                       " were written"));
   if (options.json)
     print(JsonObject()
               .add("folder", options.output)
               .add("list", (files.folder / captions_file).string())
-              .add("clips", written)
-              .add("size", std::vector{files.format.width, files.format.height})
-              .add("frames", files.format.frames)
-              .add("fps", files.format.fps)
+              .add(unit, written)
+              .add("size", files.config.size)
+              .add("frames", files.config.frames)
+              .add("fps", files.config.fps)
               .add("seed", options.seed)
               .text());
   else
@@ -296,21 +305,21 @@ int write_sprite_clips(const DatasetOptions& options) {
 }
 
 // What there is to say of clips without end.
-int summarise_sprites(const DatasetOptions& options) {
-  const data::ClipFormat format = clip_format(options);
+int summarise_captioned(const DatasetOptions& options) {
+  const data::DataConfig config = config_of(options);
+  const auto examples = data::open_dataset(config, static_cast<std::uint64_t>(options.seed)).training;
   if (options.json) {
-    print(JsonObject()
-              .add("kind", "sprites")
-              .add("shape", std::vector<std::int64_t>{3, format.frames, format.height, format.width})
-              .add("fps", format.fps)
-              .text());
+    print(
+        JsonObject().add("kind", config.kind).add("shape", examples->shape()).add("fps", config.fps).text());
     return Exit::ok;
   }
-  print("kind      sprites, drawn without end");
-  print(detail::concat("clips     ", format.width, "x", format.height, ", ", format.frames, " frames at ",
-                       format.fps, " fps"));
-  print("caption   " +
-        data::caption_of(data::sprite_clip_at({}, static_cast<std::uint64_t>(options.seed), 0)));
+  print("kind      " + config.kind + ", drawn without end");
+  if (is_scenes(options) && config.frames == 1)
+    print(detail::concat("images    ", config.size[0], "x", config.size[1]));
+  else
+    print(detail::concat("clips     ", config.size[0], "x", config.size[1], ", ", config.frames,
+                         " frames at ", config.fps, " fps"));
+  print("caption   " + examples->get(0, 0).caption);
   return Exit::ok;
 }
 
@@ -327,8 +336,8 @@ std::int64_t preview_count(const DatasetOptions& options, const data::Dataset& s
         ", which have to be decoded first");
   std::int64_t count = options.count.value_or(40);
   if (!options.count && set.size() > 0) count = std::min(count, set.size());
-  const std::int64_t height = set.shape()[1], width = set.shape()[2],
-                     most = io::max_pixels / (width * height);
+  const std::vector<std::int64_t> shape = set.shape();
+  const std::int64_t height = shape.end()[-2], width = shape.back(), most = io::max_pixels / (width * height);
   if (count > most)
     throw UsageError(detail::concat("--count: expected at most ", most, " images of ", width, "x", height,
                                     " on a sheet, got ", count));
@@ -353,9 +362,10 @@ Preview take_preview(const DatasetOptions& options, const std::shared_ptr<const 
   while (std::ssize(preview.pictures) < count && !signals.asked()) {
     const data::Batch batch = loader.next();
     const auto label = static_cast<std::size_t>(batch.labels.data_ptr<std::int64_t>()[0]);
+    const at::Tensor& picture = batch.pictures;  // of one frame, where it has frames
     preview.pictures.push_back(
-        to_image(batch.pictures.data_ptr<std::uint8_t>(), set->shape()[2], set->shape()[1]));
-    preview.labels.push_back(set->classes().at(label));
+        to_image(picture.data_ptr<std::uint8_t>(), picture.size(-1), picture.size(-2)));
+    preview.labels.push_back(has_captions(options) ? batch.captions.at(0) : set->classes().at(label));
   }
   preview.broken = loader.broken();
   return preview;
@@ -375,6 +385,10 @@ int write_preview(const DatasetOptions& options) {
   }
   io::SheetOptions sheet;
   sheet.columns = columns_for(count);
+  if (has_captions(options)) {
+    sheet.scale = static_cast<int>(std::max<std::int64_t>(192 / preview.pictures[0].width, 1));
+    sheet.label_lines = 4;
+  }
   sheet.labels = preview.labels;
   make_folder_of(path);
   io::write_picture(path, io::make_sheet(preview.pictures, sheet));
@@ -506,34 +520,38 @@ int summarise(const DatasetOptions& options) {
 // ----
 
 void check_usage(const DatasetOptions& options) {
-  if (options.what.empty()) throw UsageError("expected shapes, sprites or a folder, got nothing");
+  if (options.what.empty()) throw UsageError("expected shapes, sprites, scenes or a folder, got nothing");
   if (!options.output.empty() && !options.preview.empty())
     throw UsageError("--preview: cannot be combined with --output");
-  const bool drawn = is_shapes(options) || is_sprites(options);
-  if (is_sprites(options) && (!options.preview.empty() || options.flip))
-    throw UsageError(detail::concat(options.flip ? "--flip" : "--preview",
-                                    ": expected shapes or a folder of images, got sprites, which are clips"));
-  if (!is_sprites(options) && (options.frames || options.fps))
-    throw UsageError(
-        detail::concat(options.frames ? "--frames" : "--fps", ": is only for sprites, got ", options.what));
+  const bool drawn = is_shapes(options) || has_captions(options);
+  const bool clips = is_sprites(options) || (is_scenes(options) && options.frames.value_or(1) > 1);
+  if (clips && !options.preview.empty())
+    throw UsageError("--preview: expected shapes, scenes or a folder of images, got " + options.what +
+                     ", which are clips");
+  if (has_captions(options) && options.flip)
+    throw UsageError("--flip: expected shapes or a folder of images, got " + options.what +
+                     ", whose captions say left and right");
+  if (!has_captions(options) && (options.frames || options.fps))
+    throw UsageError(detail::concat(options.frames ? "--frames" : "--fps",
+                                    ": is only for sprites and scenes, got ", options.what));
   if (!options.output.empty() && !drawn)
-    throw UsageError("--output: is only for shapes and sprites; " + options.what +
+    throw UsageError("--output: is only for shapes, sprites and scenes; " + options.what +
                      " already consists of files");
   if (!options.output.empty() && !options.count) throw UsageError("--output: needs --count");
   if (options.check && (drawn || !options.preview.empty()))
     throw UsageError("--check: is only for the summary of a folder");
   const std::vector<std::string> near =
-      nearest_names(options.what, std::vector<std::string>{"shapes", "sprites"}, 1);
+      nearest_names(options.what, std::vector<std::string>{"shapes", "sprites", "scenes"}, 1);
   if (!drawn && !fs::exists(options.what) && !near.empty())
     throw UsageError("\"" + options.what + "\": no such folder; did you mean " + near.front() + "?");
 }
 
 int dataset(const DatasetOptions& options) {
   check_usage(options);
-  if (is_sprites(options))
-    return options.output.empty() ? summarise_sprites(options) : write_sprite_clips(options);
+  if (has_captions(options) && !options.output.empty()) return write_captioned(options);
+  if (has_captions(options) && options.preview.empty()) return summarise_captioned(options);
   if (!options.output.empty()) return write_drawings(options);
-  if (is_shard_folder(options.what)) {
+  if (!has_captions(options) && is_shard_folder(options.what)) {
     if (!options.preview.empty())
       throw UsageError("--preview: " + options.what + " has latents, which have to be decoded first");
     return summarise_shards(options);
@@ -557,11 +575,11 @@ Action declare_dataset(Flags& flags) {
 Command dataset_command() {
   return {
       .name = "dataset",
-      .summary = "write shapes or sprites, or inspect a data set",
-      .usage = "dataset shapes|sprites|DIR [flags]",
+      .summary = "write shapes, sprites or scenes, or inspect a data set",
+      .usage = "dataset shapes|sprites|scenes|DIR [flags]",
       .about =
-          "Writes drawings of shapes or clips of sprites as files (-o), shows any data set as training sees "
-          "it (--preview), or says what is in one.\n"
+          "Writes drawings of shapes or scenes or clips of sprites as files (-o), shows any data set of "
+          "images as training sees it (--preview), or says what is in one.\n"
           "\n"
           "shapes is procedural and endless: ten classes, eight hues; drawing i of a seed is always the "
           "same. A folder has one subfolder per class, with PNG or JPEG images, or with latents in "
@@ -569,11 +587,14 @@ Command dataset_command() {
           "every checksum. A folder that is called shapes is ./shapes.\n"
           "\n"
           "sprites are clips of moving shapes with captions, as training draws them. Written as files, a "
-          "recipe takes them with data.kind = \"clips\".",
+          "recipe takes them with data.kind = \"clips\". scenes are images, or with --frames clips, of two "
+          "to "
+          "four objects, with captions that say what is above, left of or in front of what.",
       .examples =
           "pom dataset shapes --preview shapes.png\n"
           "pom dataset shapes --count 1000 --size 64x64 -o drawings\n"
           "pom dataset sprites --count 100 -o clips\n"
+          "pom dataset scenes --preview scenes.png\n"
           "pom dataset drawings --check",
       .declare = declare_dataset,
   };

@@ -14,8 +14,7 @@ train::Recipe recipe_to_plan(const std::string& path, const std::vector<std::str
   return as_usage([&] {
     std::vector<std::string> all = sets;
     const data::DataConfig data = train::parse_recipe(io::read_toml_text(file), file.string(), sets).data;
-    const bool drawn = data.kind == "shapes" || data.kind == "sprites";
-    if (!drawn && data.path.empty()) all.emplace_back("data.path=DIR");
+    if (!data.drawn() && data.path.empty()) all.emplace_back("data.path=DIR");
     return train::read_recipe(file, all);
   });
 }

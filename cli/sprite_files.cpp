@@ -1,62 +1,59 @@
 #include "cli/sprite_files.h"
 
 #include <cstdio>
-#include <vector>
 
 #include "cli/output_names.h"
 #include "pom/io/atomic_file.h"
 #include "pom/io/clip.h"
 #include "pom/io/image.h"
+#include "pom/io/picture.h"
 
 namespace pom::cli {
 namespace {
 
-std::string clip_name(std::int64_t index) {
+std::string file_name(const SpriteFiles& files, std::int64_t index) {
   char digits[32];
   std::snprintf(digits, sizeof digits, "%06lld", static_cast<long long>(index));
-  return digits + sprite_ending();
+  return std::string(digits) + (files.pictures() ? ".png" : io::clip_libraries().empty() ? ".gif" : ".mp4");
 }
 
 // Frame `f` of planes (3, F, H, W).
-io::Image frame_of(const std::vector<std::uint8_t>& planes, const data::ClipFormat& format, std::int64_t f) {
-  io::Image image = io::make_image("dataset", format.width, format.height, 3);
-  const std::int64_t pixels = format.width * format.height;
+io::Image frame_of(const at::Tensor& planes, std::int64_t f) {
+  const std::int64_t frames = planes.size(1), height = planes.size(2), width = planes.size(3);
+  io::Image image = io::make_image("dataset", width, height, 3);
+  const std::int64_t pixels = width * height;
+  const auto* bytes = planes.const_data_ptr<std::uint8_t>();
   for (std::int64_t c = 0; c < 3; ++c)
     for (std::int64_t i = 0; i < pixels; ++i)
-      image.data[static_cast<std::size_t>(3 * i + c)] =
-          planes[static_cast<std::size_t>((c * format.frames + f) * pixels + i)];
+      image.data[static_cast<std::size_t>(3 * i + c)] = bytes[(c * frames + f) * pixels + i];
   return image;
 }
 
-void write_clip(const std::filesystem::path& path, const data::SpriteClip& clip,
-                const data::ClipFormat& format) {
-  std::vector<std::uint8_t> planes(
-      static_cast<std::size_t>(3 * format.frames * format.width * format.height));
-  data::draw_clip(clip, format, planes);
-  const auto writer = io::open_clip(path, {.width = static_cast<int>(format.width),
-                                           .height = static_cast<int>(format.height),
-                                           .fps = format.fps,
+void write_clip(const std::filesystem::path& path, const at::Tensor& planes, double fps) {
+  const auto writer = io::open_clip(path, {.width = static_cast<int>(planes.size(3)),
+                                           .height = static_cast<int>(planes.size(2)),
+                                           .fps = fps,
                                            .quality = 100});
-  for (std::int64_t f = 0; f < format.frames; ++f) writer->add(frame_of(planes, format, f));
+  for (std::int64_t f = 0; f < planes.size(1); ++f) writer->add(frame_of(planes, f));
   writer->finish();
 }
 
 }  // namespace
 
-std::string sprite_ending() {
-  return io::clip_libraries().empty() ? ".gif" : ".mp4";
-}
-
 std::int64_t write_sprites(const SpriteFiles& files, const std::atomic<bool>& stop,
                            const std::function<void(std::int64_t done)>& on_clip) {
+  const auto examples = data::open_dataset(files.config, files.seed).training;
   std::string captions = "file,caption\n";
   std::int64_t done = 0;
   while (done < files.count && !stop) {
-    const data::SpriteClip clip = data::sprite_clip_at({}, files.seed, done);
-    const std::filesystem::path path = files.folder / clip_name(done);
+    const data::Example example = examples->get(done, 0);
+    const std::filesystem::path path = files.folder / file_name(files, done);
     make_folder_of(path);
-    write_clip(path, clip, files.format);
-    captions += path.filename().string() + ",\"" + data::caption_of(clip) + "\"\n";  // which has no quotes
+    if (files.pictures())
+      io::write_picture(path, frame_of(example.picture, 0));
+    else
+      write_clip(path, example.picture, files.config.fps);
+    captions += path.filename().string() + ",\"" + example.caption + "\"\n";  // which has no quotes
     on_clip(++done);
   }
   const std::filesystem::path list = files.folder / captions_file;

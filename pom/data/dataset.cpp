@@ -11,6 +11,7 @@
 #include "pom/data/clips.h"
 #include "pom/data/folder.h"
 #include "pom/data/permutation.h"
+#include "pom/data/scenes.h"
 #include "pom/data/shapes.h"
 #include "pom/data/shards.h"
 #include "pom/data/sprites.h"
@@ -105,13 +106,14 @@ Split open_dataset(const DataConfig& config, std::uint64_t seed) {
   check(config.validation >= 0, "data: validation: expected at least 0, got ", config.validation);
   if (config.kind == "shapes") return split_drawn(make_shapes, config, seed);
   if (config.kind == "sprites") return split_drawn(make_sprites, config, seed);
+  if (config.kind == "scenes") return split_drawn(make_scenes, config, seed);
   if (config.kind == "folder") return split_files(open_picture_folder(config, seed), config.validation, seed);
   if (config.kind == "latents") return split_files(open_latents(config, seed), config.validation, seed);
   if (config.kind == "clips") return split_files(open_clip_folder(config, seed), config.validation, seed);
   if (config.in_shards()) return split_shards(open_shards(config, seed), config.validation, seed);
-  const std::vector<std::string> kinds = {"shapes",  "folder", "latents",    "shards",
-                                          "sprites", "clips",  "clip_shards"};
-  fail("data: kind: expected shapes, folder, latents, shards, sprites, clips or clip_shards, got \"",
+  const std::vector<std::string> kinds = {"shapes",  "folder", "latents", "shards",
+                                          "sprites", "scenes", "clips",   "clip_shards"};
+  fail("data: kind: expected shapes, folder, latents, shards, sprites, scenes, clips or clip_shards, got \"",
        config.kind, "\"", suggestion(config.kind, kinds));
 }
 

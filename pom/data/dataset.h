@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/base/fields.h"
+#include "pom/data/scene_options.h"
 #include "pom/data/sprite_options.h"
 
 namespace pom::data {
@@ -19,7 +20,7 @@ struct DataConfig {
   std::string kind = "shapes";
   std::string path = {};                      // of folder, latents and clips
   std::vector<std::int64_t> size = {64, 64};  // width, height in pixels, of what training sees
-  std::int64_t frames = 16;                   // of sprites and clips
+  std::int64_t frames = 16;                   // of sprites, scenes and clips
   double fps = 8;                             // likewise
   bool flip = false;                          // half of the pictures are mirrored
   std::int64_t validation = 512;              // examples held back from training, for the validation loss
@@ -27,7 +28,8 @@ struct DataConfig {
   std::string layout = "auto";                // of shards: what their files are like
   double quantization_scale = 0;              // of the authors' pictures; 0: as their list says
   double scale = 0, shift = 0;                // of latents whose files say none; 0: as the layout has it
-  SpriteOptions sprites = {};
+  SpriteOptions sprites = {};                 // whose split is that of scenes too
+  SceneOptions scenes = {};
   // No fields of a recipe: who opens the data set for a codec and a text encoder says which; empty: any will
   // do.
   std::string codec_hash = {}, text_hash = {};
@@ -37,8 +39,9 @@ struct DataConfig {
     visit(
         Field{.name = "kind",
               .help = "shapes (drawn here), folder (of images), latents, shards (of latents), sprites (clips "
-                      "drawn here), clips or clip_shards",
-              .choices = {"shapes", "folder", "latents", "shards", "sprites", "clips", "clip_shards"}},
+                      "drawn here), scenes (several objects, drawn here), clips or clip_shards",
+              .choices = {"shapes", "folder", "latents", "shards", "sprites", "scenes", "clips",
+                          "clip_shards"}},
         kind);
     visit(Field{.name = "path",
                 .help =
@@ -46,10 +49,13 @@ struct DataConfig {
                     "dataset.json or index.json"},
           path);
     visit(Field{.name = "size", .help = "width and height in pixels", .least = 1, .most = 65536}, size);
-    visit(Field{.name = "frames", .help = "frames per clip (sprites, clips)", .least = 1, .most = 1e6},
-          frames);
-    visit(Field{.name = "fps", .help = "frames per second (sprites, clips)", .least = 0.01, .most = 1000},
-          fps);
+    visit(
+        Field{.name = "frames", .help = "frames per clip (sprites, scenes, clips)", .least = 1, .most = 1e6},
+        frames);
+    visit(
+        Field{
+            .name = "fps", .help = "frames per second (sprites, scenes, clips)", .least = 0.01, .most = 1000},
+        fps);
     visit(Field{.name = "flip", .help = "mirror half of the images"}, flip);
     visit(Field{.name = "validation",
                 .help = "examples held out for validation; of files at most a tenth",
@@ -77,10 +83,15 @@ struct DataConfig {
                 .most = 1e6},
           shift);
     sprites.fields(visit);
+    scenes.fields(visit);
   }
 
   // Frames, captions, no classes.
-  bool moving() const { return kind == "sprites" || kind == "clips" || kind == "clip_shards"; }
+  bool moving() const {
+    return kind == "sprites" || kind == "scenes" || kind == "clips" || kind == "clip_shards";
+  }
+  // By ourselves: there are no files.
+  bool drawn() const { return kind == "shapes" || kind == "sprites" || kind == "scenes"; }
   // Latents and no pictures. Those of shards come scaled.
   bool encoded() const { return kind == "latents" || in_shards(); }
   bool in_shards() const { return kind == "shards" || kind == "clip_shards"; }

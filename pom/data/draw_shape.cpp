@@ -147,6 +147,18 @@ constexpr std::array<CoverRow, 10> cover_rows = {
     cover_row<Ring>,   cover_row<Cross>,  cover_row<Moon>,     cover_row<Diamond>, cover_row<Hexagon>,
 };
 
+template <class Kind>
+float distance_of(float x, float y) {
+  return Kind::distance(x, y);
+}
+
+using Distance = float (*)(float x, float y);
+constexpr std::array<Distance, 10> distances = {
+    distance_of<Circle>,  distance_of<Square>,  distance_of<Triangle>, distance_of<Star>,
+    distance_of<Heart>,   distance_of<Ring>,    distance_of<Cross>,    distance_of<Moon>,
+    distance_of<Diamond>, distance_of<Hexagon>,
+};
+
 Pose pose_of(const Shape& shape, float unit) {
   const exact::Direction turn = exact::direction(shape.angle);
   const auto c = static_cast<float>(turn.cosine) / shape.radius;
@@ -401,6 +413,33 @@ void Layers::put(std::uint8_t* out, std::int64_t stride) const {
     std::uint8_t* to = out + c * stride;
     for (std::int64_t i = 0; i < pixels; ++i) to[i] = to_byte(plane[i]);
   }
+}
+
+// ---- two shapes
+
+float covered_share(const Shape& front, const Shape& rear) {
+  check_shape(front);
+  check_shape(rear);
+  constexpr int grid = 24;
+  const Pose poses[2] = {pose_of(rear, 1), pose_of(front, 1)};
+  const Distance distance[2] = {distances[static_cast<std::size_t>(rear.kind)],
+                                distances[static_cast<std::size_t>(front.kind)]};
+  const auto in = [&](int which, float x, float y) {
+    const Pose& pose = poses[which];
+    return distance[which](pose.x_right * x + pose.x_up * y + pose.x_0,
+                           pose.y_right * x + pose.y_up * y + pose.y_0) <= 0;
+  };
+  int inside = 0, covered = 0;
+  for (int row = 0; row < grid; ++row)
+    for (int column = 0; column < grid; ++column) {
+      constexpr float half = 0.5f * (grid - 1);
+      const float x = rear.x + 1.09f * rear.radius * (static_cast<float>(column) - half) / half;
+      const float y = rear.y + 1.09f * rear.radius * (static_cast<float>(row) - half) / half;
+      if (!in(0, x, y)) continue;
+      ++inside;
+      covered += in(1, x, y) ? 1 : 0;
+    }
+  return static_cast<float>(covered) / static_cast<float>(std::max(inside, 1));
 }
 
 // ---- one picture

@@ -24,8 +24,8 @@ Relation inverse_of(Relation what);
 // stay: in place. sway: to and fro, level. bob: up and down. No relation ends by it.
 enum class SceneMotion { stay, sway, bob };
 
-// One to three objects that differ in nothing but their places: "two green squares". No two groups of a scene
-// have one hue; they may have one kind.
+// One to three objects that differ in nothing but their places and angles: "two green squares". No two groups
+// of a scene have one hue; they may have one kind.
 struct SceneGroup {
   std::int64_t kind = 0;   // of shape_names()
   std::int64_t hue = 0;    // of hue_names()
@@ -46,9 +46,9 @@ struct SceneObject {
   float radius = 0.15f, angle = 0;  // in turns against the clock
 };
 
-// Holds for every member of both groups. In front of: the first covers between 0.12 and 0.4 of the other
+// Holds for every member of both groups. In front of: the first covers between 0.12 and 0.35 of the other
 // (both are groups of one). The others: along its axis the two are apart by their whole reach, and by more
-// than 1.3 times their distance across it. Whatever is not said to overlap has a gap of 0.04 at least.
+// than 1.5 times their distance across it. Whatever is not said to overlap has a gap of 0.04 at least.
 struct SceneRelation {
   std::int64_t a = 0, b = 0;  // of Scene::groups
   Relation what = Relation::above;
@@ -85,8 +85,11 @@ Shape scene_object_at(const Scene& scene, const SceneObject& object, double seco
 // out: planar (3, F, H, W). Frame f is the scene at f / fps seconds; with one frame it is a picture.
 void draw_scene(const Scene& scene, const ClipFormat& format, std::span<std::uint8_t> out);
 
-// Scenes first, first + 1, … of a seed, `size` of them (0: without end), as config.size, frames, fps, scenes
-// and the split of sprites say.
+// config.scenes with its split.
+SceneOptions scene_options_of(const DataConfig& config);
+
+// Scenes first, first + 1, … of a seed, `size` of them (0: without end), as config.size, frames, fps and
+// scene_options_of(config) say.
 std::shared_ptr<const Dataset> make_scenes(const DataConfig& config, std::uint64_t seed,
                                            std::int64_t size = 0, std::int64_t first = 0);
 

@@ -40,6 +40,9 @@ Shape shape_at(std::uint64_t seed, std::int64_t index, std::int64_t kind);
 // Antialiased: every pixel is covered by as much as the shape covers of it. out: planar (3, height, width).
 void draw_shape(const Shape& shape, std::int64_t width, std::int64_t height, std::span<std::uint8_t> out);
 
+// The share of the area of `rear` that `front` covers, by the points of a grid.
+float covered_share(const Shape& front, const Shape& rear);
+
 // Examples 0, 1, 2, … of a seed. Where `first` is given, item i is drawing first + i.
 std::shared_ptr<const Dataset> make_shapes(const DataConfig& config, std::uint64_t seed,
                                            std::int64_t size = 0, std::int64_t first = 0);

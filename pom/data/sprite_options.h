@@ -22,9 +22,9 @@ struct SpriteOptions {
   template <class Visit>
   void fields(Visit&& visit) {
     visit(Field{.name = "split",
-                .help = "sprites: training, or what is held out of it: new_pairs (of hue and shape), "
-                        "new_wordings, new_both",
-                .choices = {"training", "new_pairs", "new_wordings", "new_both"}},
+                .help = "sprites, scenes: training, or what is held out of it: new_pairs (of hue and shape), "
+                        "new_wordings, of sprites new_both, of scenes new_relations, new_all",
+                .choices = {"training", "new_pairs", "new_wordings", "new_both", "new_relations", "new_all"}},
           split);
     visit(Field{.name = "directions",
                 .help = "sprites: 4 directions (right, up, left, down) or 8",

@@ -13,6 +13,7 @@
 #include "pom/base/noise.h"
 #include "pom/base/suggest.h"
 #include "pom/data/exact_math.h"
+#include "pom/data/grounds.h"
 #include "pom/data/layers.h"
 #include "pom/data/streams.h"
 #include "pom/data/uniform.h"
@@ -21,30 +22,14 @@
 namespace pom::data {
 namespace {
 
-struct GroundColour {
-  const char* name;
-  float colour[3];
-};
-
-constexpr std::array grounds = {
-    GroundColour{"black", {0.08f, 0.08f, 0.09f}}, GroundColour{"white", {0.93f, 0.93f, 0.94f}},
-    GroundColour{"grey", {0.52f, 0.52f, 0.53f}},  GroundColour{"blue", {0.13f, 0.19f, 0.42f}},
-    GroundColour{"green", {0.12f, 0.33f, 0.19f}}, GroundColour{"red", {0.41f, 0.12f, 0.13f}},
-};
-
 // The uniform numbers of a clip, in this order: first those of the scene, then those of each sprite. Their
 // places are part of every clip's identity.
 enum SceneDraw {
   scene_wording,
   scene_two,
   scene_ground,
-  scene_style,
-  scene_tint,
-  scene_change = scene_tint + 3,
-  scene_lighter,
-  scene_ground_angle,
-  scene_cycles,
-  scene_crossed,
+  scene_paint,
+  scene_end = scene_paint + ground_numbers,
   scene_numbers = 16
 };
 enum SpriteDraw {
@@ -67,7 +52,7 @@ enum SpriteDraw {
   sprite_pulse,
   sprite_numbers = 24
 };
-static_assert(scene_crossed < scene_numbers && sprite_pulse < sprite_numbers);
+static_assert(scene_end <= scene_numbers && sprite_pulse < sprite_numbers);
 constexpr std::int64_t most_sprites = 2, clip_numbers = scene_numbers + most_sprites * sprite_numbers;
 
 // The shapes that training never sees in a hue: one of each, and no shape twice.
@@ -145,31 +130,10 @@ void choose_form(Sprite& sprite, const SpriteOptions& options, bool alone, const
   if (happens(options.pulsing, u[sprite_pulses])) sprite.pulse = between(0.35f, 0.6f, u[sprite_pulse]);
 }
 
-bool clashes(const char* ground, const std::vector<Sprite>& sprites) {
-  return std::ranges::any_of(sprites, [&](const Sprite& sprite) {
-    return hue_names()[static_cast<std::size_t>(sprite.hue)] == ground;
-  });
-}
-
-std::int64_t choose_ground(const std::vector<Sprite>& sprites, float u) {
-  std::vector<std::int64_t> fitting;
-  for (std::int64_t g = 0; g < std::ssize(grounds); ++g)
-    if (!clashes(grounds[static_cast<std::size_t>(g)].name, sprites)) fitting.push_back(g);
-  return fitting[static_cast<std::size_t>(one_of(std::ssize(fitting), u))];
-}
-
-void paint_ground(SpriteClip& clip, const float* u) {
-  const float* colour = grounds[static_cast<std::size_t>(clip.ground)].colour;
-  Shape& shape = clip.background;
-  shape.background = one_of(std::ssize(background_names()), u[scene_style]);
-  const float change = between(0.05f, 0.1f, u[scene_change]) * (u[scene_lighter] < 0.5f ? -1.0f : 1.0f);
-  for (int c = 0; c < 3; ++c) {
-    shape.ground[0][c] = colour[c] + between(-0.03f, 0.03f, u[scene_tint + c]);
-    shape.ground[1][c] = shape.ground[0][c] + change;
-  }
-  shape.ground_angle = two_pi * u[scene_ground_angle];
-  shape.ground_cycles = between(2, 4, u[scene_cycles]);
-  shape.ground_crossed = u[scene_crossed] < 0.5f;
+std::vector<std::int64_t> hues_of(const std::vector<Sprite>& sprites) {
+  std::vector<std::int64_t> hues;
+  for (const Sprite& sprite : sprites) hues.push_back(sprite.hue);
+  return hues;
 }
 
 void check_options(const SpriteOptions& options) {
@@ -276,15 +240,6 @@ class Sprites final : public Dataset {
 
 }  // namespace
 
-const std::vector<std::string>& ground_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const GroundColour& ground : grounds) all.emplace_back(ground.name);
-    return all;
-  }();
-  return names;
-}
-
 const std::vector<std::string>& direction_names() {
   static const std::vector<std::string> names = {"right", "upper right", "up",   "upper left",
                                                  "left",  "lower left",  "down", "lower right"};
@@ -320,8 +275,8 @@ SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std:
     choose_form(sprite, options, clip.sprites.size() == 1, numbers);
     numbers += sprite_numbers;
   }
-  clip.ground = choose_ground(clip.sprites, u[scene_ground]);
-  paint_ground(clip, u.data());
+  clip.ground = choose_ground(hues_of(clip.sprites), u[scene_ground]);
+  paint_ground(clip.background, clip.ground, u.data() + scene_paint);
   return clip;
 }
 
@@ -344,14 +299,19 @@ Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::i
   return shape;
 }
 
+void check_clip_format(const char* operation, const ClipFormat& format, std::int64_t bytes) {
+  check(format.frames >= 1, operation, ": frames: expected at least 1, got ", format.frames);
+  check(format.fps > 0, operation, ": fps: expected above 0, got ", format.fps);
+  check(format.first >= 0 && format.first < (std::int64_t{1} << 40), operation,
+        ": first: expected at least 0 and below 2^40, got ", format.first);
+  io::check_size(operation, format.width, format.height);
+  const std::int64_t expected = 3 * format.frames * format.width * format.height;
+  check(bytes == expected, operation, ": out: expected ", expected, " bytes, got ", bytes);
+}
+
 void draw_clip(const SpriteClip& clip, const ClipFormat& format, std::span<std::uint8_t> out) {
-  check(format.frames >= 1, "draw_clip: frames: expected at least 1, got ", format.frames);
-  check(format.fps > 0, "draw_clip: fps: expected above 0, got ", format.fps);
-  check(format.first >= 0 && format.first < (std::int64_t{1} << 40),
-        "draw_clip: first: expected at least 0 and below 2^40, got ", format.first);
-  io::check_size("draw_clip", format.width, format.height);
+  check_clip_format("draw_clip", format, std::ssize(out));
   const std::int64_t frame = format.width * format.height, channel = format.frames * frame;
-  check(std::ssize(out) == 3 * channel, "draw_clip: out: expected ", 3 * channel, " bytes, got ", out.size());
   Layers layers(clip.background, format.width, format.height);
   for (std::int64_t f = 0; f < format.frames; ++f) {
     const double seconds = static_cast<double>(format.first + f) / format.fps;

@@ -67,6 +67,9 @@ struct ClipFormat {
   std::int64_t first = 0;  // the number of the first frame: frame f is the scene at f / fps seconds
 };
 
+// That `bytes` of pixels are what a clip of this format takes; errors begin with `operation`.
+void check_clip_format(const char* operation, const ClipFormat& format, std::int64_t bytes);
+
 // A sprite as a drawing, `seconds` after the beginning, in a picture of this width and height.
 Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::int64_t height);
 

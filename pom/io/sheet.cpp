@@ -39,6 +39,8 @@ void check_options(std::span<const Image> pictures, const SheetOptions& options)
   limited(options.padding, "padding");
   limited(options.scale, "scale");
   limited(options.text_scale, "text_scale");
+  check(options.label_lines >= 1 && options.label_lines <= 64,
+        "make_sheet: label_lines: expected 1 to 64, got ", options.label_lines);
   check(options.labels.empty() || options.labels.size() == pictures.size(),
         "make_sheet: labels: expected none or one for each of ", pictures.size(), " images, got ",
         options.labels.size());
@@ -85,7 +87,8 @@ Layout plan(std::span<const Image> pictures, const SheetOptions& options) {
                           ? options.text_scale
                           : static_cast<int>(std::clamp<std::int64_t>((side + 64) / 128, 1, 8));
   layout.padding = options.padding > 0 ? options.padding : std::clamp<std::int64_t>(side / 12, 4, 32);
-  if (!options.labels.empty()) layout.label_height = (font_height + 5) * layout.text_scale;
+  if (!options.labels.empty())
+    layout.label_height = (font_height * options.label_lines + options.label_lines + 4) * layout.text_scale;
   if (!options.row_labels.empty())
     layout.row_label_width = layout.padding + std::min(widest(options.row_labels, layout.text_scale),
                                                        std::max<std::int64_t>(2 * layout.cell_width, 200));
@@ -125,14 +128,30 @@ Rgb text_colour(Rgb background) {
   return light >= 128'000 ? Rgb{48, 48, 52} : Rgb{224, 224, 228};
 }
 
-void draw_label(Image& sheet, const Layout& layout, std::int64_t left, std::int64_t top,
-                const std::string& label, Rgb colour) {
+// As many words as fit, and at least one, are taken from the beginning of `text`.
+std::string take_line(std::string& text, int room, int scale) {
+  std::size_t end = text.find(' ');
+  for (std::size_t next = end; next != std::string::npos;) {
+    next = text.find(' ', next + 1);
+    if (text_width(text.substr(0, next), scale) > room) break;
+    end = next;
+  }
+  std::string line = text.substr(0, end);
+  text.erase(0, end == std::string::npos ? end : end + 1);
+  return line;
+}
+
+void draw_label(Image& sheet, const Layout& layout, std::int64_t left, std::int64_t top, std::string label,
+                int lines, Rgb colour) {
   // A little into the padding on both sides: neighbours still stand apart.
   const auto room = static_cast<int>(layout.cell_width + layout.padding / 2);
-  const std::string text = fit_text(label, room, layout.text_scale);
-  const std::int64_t x = left + (layout.cell_width - text_width(text, layout.text_scale)) / 2;
-  draw_text(sheet, static_cast<int>(x), static_cast<int>(top + layout.cell_height + 4 * layout.text_scale),
-            text, colour, layout.text_scale);
+  std::int64_t y = top + layout.cell_height + 4 * layout.text_scale;
+  for (int i = 0; i < lines && !label.empty(); ++i, y += (font_height + 1) * layout.text_scale) {
+    const std::string line = i + 1 < lines ? take_line(label, room, layout.text_scale) : label;
+    const std::string text = fit_text(line, room, layout.text_scale);
+    const std::int64_t x = left + (layout.cell_width - text_width(text, layout.text_scale)) / 2;
+    draw_text(sheet, static_cast<int>(x), static_cast<int>(y), text, colour, layout.text_scale);
+  }
 }
 
 void draw_row_label(Image& sheet, const Layout& layout, std::int64_t row, const std::string& label,
@@ -161,7 +180,8 @@ Image make_sheet(std::span<const Image> pictures, const SheetOptions& options) {
     const std::int64_t left = layout.left(index % layout.columns), top = layout.top(index / layout.columns);
     paste(sheet, picture, left + (layout.cell_width - std::int64_t{picture.width} * layout.scale) / 2,
           top + (layout.cell_height - std::int64_t{picture.height} * layout.scale) / 2, layout.scale);
-    if (!options.labels.empty()) draw_label(sheet, layout, left, top, options.labels[i], ink);
+    if (!options.labels.empty())
+      draw_label(sheet, layout, left, top, options.labels[i], options.label_lines, ink);
   }
   for (std::size_t row = 0; row < options.row_labels.size(); ++row)
     draw_row_label(sheet, layout, static_cast<std::int64_t>(row), options.row_labels[row], ink);

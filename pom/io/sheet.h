@@ -12,6 +12,7 @@ namespace pom::io {
 struct SheetOptions {
   int columns = 0;                      // 0: so many that the sheet is near square
   std::vector<std::string> labels;      // under the pictures: none, or one for each (which may be empty)
+  int label_lines = 1;                  // that a label may take, broken between words
   std::vector<std::string> row_labels;  // left of the rows: none, or one for each
   int padding = 0;      // pixels between pictures and around them; 0: by the size of the pictures
   int scale = 0;        // each pixel becomes scale x scale; 0: the least that makes them 96 pixels

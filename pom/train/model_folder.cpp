@@ -6,6 +6,7 @@
 
 #include "pom/base/error.h"
 #include "pom/codecs/words.h"
+#include "pom/data/dataset.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/model_files.h"
 #include "pom/io/folder_swap.h"
@@ -18,7 +19,7 @@
 namespace pom::train {
 namespace {
 
-constexpr std::int64_t classes_on_sheet = 10;
+constexpr std::int64_t classes_on_sheet = 10, captions_on_sheet = 16;
 
 // Whether weights of a network that differs in this field alone do not fit, or mean something else.
 bool decides_weights(const models::NetworkConfig& network, std::string_view field) {
@@ -99,8 +100,31 @@ FirstWeights first_weights(const std::filesystem::path& folder, const Recipe& re
   return first;
 }
 
+namespace {
+
+// Images for captions of scenes that training never draws.
+io::Image caption_sheet(generate::Engine& engine, const Recipe& recipe) {
+  data::DataConfig data = recipe.data;
+  data.validation = captions_on_sheet;
+  const data::Split split = data::open_dataset(data, static_cast<std::uint64_t>(recipe.run.seed));
+  generate::Request request;
+  for (std::int64_t i = 0; i < captions_on_sheet; ++i)
+    request.prompt.push_back(split.validation->get(i, 0).caption);
+  request.count = recipe.log.sample_count;
+  io::SheetOptions options;
+  options.columns = static_cast<int>(std::min<std::int64_t>(4 * recipe.log.sample_count, 16));
+  options.scale = static_cast<int>(std::max<std::int64_t>(192 / recipe.data.size[0], 1));
+  options.label_lines = 4;
+  const generate::Job job = engine.resolve(request);
+  for (const generate::Request& item : job.items) options.labels.push_back(item.subject());
+  return io::make_sheet(engine.images(job), options);
+}
+
+}  // namespace
+
 io::Image sample_sheet(const std::filesystem::path& folder, const Recipe& recipe, const at::Device& device) {
   generate::Engine engine(folder, device.str());
+  if (recipe.network.video()) return caption_sheet(engine, recipe);
   generate::Request request;
   const std::int64_t classes = std::min(recipe.network.classes, classes_on_sheet);
   request.class_name = detail::concat("0-", classes - 1);

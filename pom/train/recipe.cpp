@@ -109,7 +109,7 @@ void check_data(const Recipe& recipe, std::string_view source) {
   expect(size.size() == 2, "data.size: expected width and height, got ", size.size(), " numbers");
   expect(data.encoded() || (size[0] % patch == 0 && size[1] % patch == 0),
          "data.size: expected sides that network.patch (", patch, ") divides, got ", size[0], "x", size[1]);
-  const bool drawn = data.kind == "shapes" || data.kind == "sprites";
+  const bool drawn = data.drawn();
   expect(drawn || !data.path.empty(), "data.path: expected the folder of the ",
          data.kind == "folder" ? "images" : data.kind, ", got nothing; give it in the recipe or as ",
          "--set data.path=DIR");
@@ -157,7 +157,8 @@ void check_clips(const Recipe& recipe, std::string_view source) {
       !recipe.batch.checkpointing,
       "batch.checkpointing: expected false with a network for clips: activation checkpointing does not exist "
       "for clips; a larger batch.accumulate saves memory too");
-  expect(recipe.log.sample_every == 0,
+  const bool pictures = recipe.data.drawn() && recipe.data.frames == 1;
+  expect(recipe.log.sample_every == 0 || pictures,
          "log.sample_every: expected 0 with a network for clips: there are no sheets of them");
 }
 

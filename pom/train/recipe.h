@@ -187,7 +187,7 @@ struct LogConfig {
             .name = "sample_every", .help = "steps between sample sheets; 0: never", .least = 0, .most = 1e9},
         sample_every);
     visit(Field{.name = "sample_count",
-                .help = "images per class on a sheet (of the first 10 classes)",
+                .help = "images per class on a sheet (of the first 10 classes), or per caption (of 16)",
                 .least = 1,
                 .most = 100},
           sample_count);

@@ -135,8 +135,26 @@ def test_sprites_are_clips_with_captions(tmp_path):
     assert all((tmp_path / "d" / row.split(",")[0]).stat().st_size > 0 for row in rows[1:])
     assert "which has files" in dataset("sprites", *flags, cwd=tmp_path, code=2)
     assert "sprites, which are clips" in dataset("sprites", "--preview", "a.png", cwd=tmp_path, code=2)
-    assert "--frames: is only for sprites" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
+    assert "--frames: is only for sprites and scenes" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
     assert "did you mean sprites?" in dataset("sprite", cwd=tmp_path, code=2)
+
+
+def test_scenes_are_images_with_captions_or_clips(tmp_path):
+    said = dataset("scenes", "--seed", 4, cwd=tmp_path).splitlines()
+    assert said[:2] == ["kind      scenes, drawn without end", "images    64x64"]
+    flags = ["--count", 3, "--size", 24, "--seed", 4, "-q", "--json"]
+    result = json.loads(dataset("scenes", *flags, "-o", "d", cwd=tmp_path))
+    assert (result["pictures"], result["size"], result["frames"]) == (3, [24, 24], 1)
+    rows = (tmp_path / "d/captions.csv").read_text().splitlines()
+    assert rows[0] == "file,caption" and rows[1] == f'000000.png,"{said[2].split(None, 1)[1]}"'
+    assert all(Image.open(tmp_path / "d" / row.split(",")[0]).size == (24, 24) for row in rows[1:])
+    clips = json.loads(dataset("scenes", *flags, "--frames", 4, "-o", "c", cwd=tmp_path))
+    assert (clips["clips"], clips["frames"]) == (3, 4)
+    sheet = json.loads(dataset("scenes", *flags, "--preview", "a.png", cwd=tmp_path))
+    assert sheet["pictures"] == 3 and all(" " in label for label in sheet["labels"])
+    assert Image.open(tmp_path / "a.png").size[0] > 3 * 192
+    assert "captions say left and right" in dataset("scenes", "--flip", cwd=tmp_path, code=2)
+    assert "which are clips" in dataset("scenes", "--frames", 2, "--preview", "b.png", cwd=tmp_path, code=2)
 
 
 def test_ctrl_c(tmp_path):

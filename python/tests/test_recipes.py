@@ -24,7 +24,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPER = [path for path in RECIPES if re.match(r"dipom-.*-(flow|epsilon)$", path.stem)]
 DEGREES = [path for path in RECIPES if path.stem.startswith("degrees-")]
 ENCODED = [path for path in RECIPES if path.stem.startswith(("imagenet-", "webvid-"))]
-WITH_PATH = [path for path in RECIPES if not path.stem.startswith(("shapes", "sprites"))]
+WITH_PATH = [path for path in RECIPES if not path.stem.startswith(("shapes", "sprites", "scenes"))]
 
 
 def read(path):
@@ -49,7 +49,7 @@ def test_all_are_here():
         f"dipom-{size}2-{path}" for size in ("s", "b", "l", "xl") for path in ("flow", "epsilon")
     } <= names
     assert {f"degrees-{k}x{12 // k}" for k in (1, 2, 3, 4, 6)} <= names
-    assert names >= {"sprites", "video-xl2"}
+    assert names >= {"sprites", "scenes", "video-xl2"}
     assert {f"imagenet-{size}2" for size in ("s", "b", "l", "xl")} <= names
     assert names >= {"webvid-xl2", "webvid-xl2-paper"}
 
@@ -210,6 +210,16 @@ def test_sprites():
     assert second["network"].items() <= shipped["network"].items()
     assert second["sample"].items() <= shipped["sample"].items()
     assert shipped["sample"]["frames"] == second["data"]["frames"]
+
+
+def test_scenes():
+    """Images are clips of one frame, which nothing of time is known of; a word learns of a whole relation."""
+    recipe = read(ROOT / "recipes/scenes.toml")
+    network = recipe["network"]
+    assert (recipe["data"]["size"], recipe["data"]["frames"]) == ([64, 64], 1)
+    assert (network["patch_time"], network["temporal_mask"], network["time_code"]) == (1, "none", "none")
+    caption = "a red star to the left of a blue ring".split()
+    assert recipe["text"]["layers"] >= caption.index("blue") - caption.index("star")
 
 
 def test_video_xl2():

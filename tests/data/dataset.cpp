@@ -68,7 +68,7 @@ TEST(Dataset, MistakesAreNamed) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   mentions({.kind = "shaps"},
-           "data: kind: expected shapes, folder, latents, shards, sprites, clips or clip_shards, got "
+           "data: kind: expected shapes, folder, latents, shards, sprites, scenes, clips or clip_shards, got "
            "\"shaps\"; did "
            "you mean \"shapes\"?");
   mentions({.path = "somewhere"}, "data: path: expected none where kind is shapes, got \"somewhere\"");

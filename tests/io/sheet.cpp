@@ -235,5 +235,30 @@ TEST(Sheet, RefusesWhatMakesNoSense) {
   error_of([] { make_sheet(std::vector{Image{}}); }, {"make_sheet: pictures: size"});
 }
 
+// A label of several lines is higher by them, breaks between words, and what is too long for the last ends in
+// dots, as a label of one line does.
+TEST(Sheet, LabelsMayTakeSeveralLines) {
+  const std::vector<Image> pictures = flat_pictures(1, 40, 20);
+  const auto sheet = [&](const std::string& label, int lines) {
+    SheetOptions options = plain();
+    options.background = {255, 255, 255};
+    options.labels = {label};
+    options.label_lines = lines;
+    return make_sheet(pictures, options);
+  };
+  const Image one = sheet("two words", 1), two = sheet("two words", 2), three = sheet("two words", 3);
+  EXPECT_EQ(two.height, one.height + font_height + 1);
+  EXPECT_EQ(three.height, two.height + font_height + 1);
+  const auto upper = [&](const Image& image) {
+    return std::vector(image.data.begin(),
+                       image.data.begin() + static_cast<std::ptrdiff_t>(one.row_bytes()) * one.height);
+  };
+  EXPECT_EQ(upper(two), upper(sheet("two", 1)));
+  EXPECT_NE(two.data, sheet("two other", 2).data);
+  EXPECT_EQ(upper(sheet("unbreakable-label", 2)), upper(sheet("unbreakable-label", 1)));
+  EXPECT_EQ(sheet("two words and more of them", 2).data, sheet("two words and many others", 2).data);
+  EXPECT_THROW(sheet("two words", 0), Error);
+}
+
 }  // namespace
 }  // namespace pom::io
