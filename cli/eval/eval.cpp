@@ -88,6 +88,7 @@ void refuse_flags(const EvalOptions& options) {
   only(options.frames.has_value(), "--frames", what == "sprites", "sprites");
   only(!options.lengths.empty(), "--lengths", what == "sprites", "sprites");
   only(!options.window.empty(), "--window", what == "sprites", "sprites");
+  only(options.changes > 0, "--changes", what == "sprites", "sprites");
   only(options.drawings, "--drawings", made, "shapes and sprites");
   only(!options.sheet.empty(), "--sheet", made, "shapes and sprites");
   only(options.gpus > 0, "--gpus", made, "shapes and sprites");
@@ -170,7 +171,9 @@ Command eval_command() {
           "sprites: asks a model for clips of captions, those of training and those held out of it, and "
           "tracks what they show: how often shape, colour and direction are those of the caption, each with "
           "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
-          "wrong); and with --lengths, whether a stream stays what it was.",
+          "wrong); and with --lengths, whether a stream stays what it was; with --changes, whether it "
+          "becomes "
+          "what a second prompt says.",
       .examples =
           "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
           "pom eval compare a.json b.json\n"
@@ -178,7 +181,8 @@ Command eval_command() {
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64\n"
           "pom eval sprites --drawings --count 20\n"
-          "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval",
+          "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval\n"
+          "pom eval sprites assets/sprites32 --changes 100",
       .declare = declare_eval,
   };
 }

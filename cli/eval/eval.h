@@ -35,6 +35,7 @@ struct EvalOptions {
   std::vector<std::string> splits, window;
   std::optional<std::int64_t> frames;
   std::vector<std::int64_t> lengths;
+  std::int64_t changes = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -187,6 +188,15 @@ struct EvalOptions {
                 .value = "N,N",
                 .group = sprites},
           window);
+    visit(
+        Field{.name = "changes",
+              .help = "judge so many streams whose prompt changes once, from 16 frames after the change on, "
+                      "beside streams of the second prompt alone",
+              .value = "N",
+              .group = sprites,
+              .least = 1,
+              .most = 1'000'000},
+        changes);
   }
 
   template <class Visit>
@@ -264,5 +274,6 @@ int eval_reference(const EvalOptions& options);
 int eval_compare(const EvalOptions& options);
 int eval_shapes(const EvalOptions& options);
 int eval_sprites(const EvalOptions& options);
+int eval_sprite_changes(const EvalOptions& options);
 
 }  // namespace pom::cli
