@@ -75,7 +75,8 @@ namespace {
 void refuse_flags(const EvalOptions& options) {
   const EvalOptions plain;
   const std::string& what = options.what;
-  const bool scores = what == "fid" || what == "reference", made = what == "shapes" || what == "sprites";
+  const bool scores = what == "fid" || what == "reference", made = what == "shapes" || what == "sprites",
+             features = scores || what == "clips";
   const auto only = [&](bool given, const char* flag, bool has, const char* kinds) {
     if (given && !has)
       throw UsageError(detail::concat(flag, ": is only for pom eval ", kinds, ", got ", what));
@@ -91,11 +92,13 @@ void refuse_flags(const EvalOptions& options) {
   only(options.changes > 0, "--changes", what == "sprites", "sprites");
   only(options.drawings, "--drawings", made, "shapes and sprites");
   only(!options.sheet.empty(), "--sheet", made, "shapes and sprites");
-  only(options.gpus > 0, "--gpus", made, "shapes and sprites");
+  only(options.gpus > 0, "--gpus", made || scores, "fid, reference, shapes and sprites");
   only(!options.samples.empty(), "--samples", what == "fid", "fid");
-  only(!options.reference.empty(), "--reference", what == "fid", "fid");
-  only(!options.inception.empty(), "--inception", scores, "fid and reference");
-  only(options.like != plain.like, "--like", scores, "fid and reference");
+  only(!options.reference.empty(), "--reference", what == "fid" || what == "clips", "fid and clips");
+  only(!options.inception.empty(), "--inception", features, "fid, reference and clips");
+  only(!options.dinov2.empty(), "--dinov2", features, "fid, reference and clips");
+  only(options.like != plain.like, "--like", features, "fid, reference and clips");
+  only(options.count.has_value(), "--count", made || what == "fid", "fid, shapes and sprites");
   only(!options.other.empty(), "a second file", what == "compare", "compare");
 }
 
@@ -122,7 +125,13 @@ void check_options(const EvalOptions& options) {
 int evaluate(EvalOptions& options) {
   if (!options.what.empty()) refuse_flags(options);
   if (options.what == "compare") return eval_compare(options);
+  if (options.what == "clips") {
+    set_threads(options.threads);
+    return eval_clips(options);
+  }
   if (options.what == "fid" || options.what == "reference") {
+    on_ranks(options.gpus);
+    options.quiet = options.quiet || !parallel::world().first();
     set_threads(options.threads);
     return options.what == "fid" ? eval_fid(options) : eval_reference(options);
   }
@@ -153,12 +162,18 @@ Command eval_command() {
   return {
       .name = "eval",
       .summary = "evaluate a model",
-      .usage = "eval fid|reference|compare|shapes|sprites MODEL [flags]",
+      .usage = "eval fid|reference|compare|clips|shapes|sprites MODEL [flags]",
       .about =
-          "fid: FID and, where the rules of --like have them, sFID, IS, KID, precision, recall, density and "
+          "fid: FID (or, with --like edm2, the same distance of DINOv2's features) and, where the rules of "
+          "--like have them, sFID, IS, KID, precision, recall, density and "
           "coverage of a model's images or of --samples against --reference, with the recipe that makes two "
           "scores comparable. reference: statistics of pictures, to be used again. compare: two files of "
           "scores: better, worse, not distinguishable, or not comparable and why.\n"
+          "\n"
+          "clips: how much clips flicker (VBench's measure), how evenly they move (ours), and the Frechet "
+          "distances of their frames and of stacks of 8 frames to those of --reference; frames by "
+          "--inception "
+          "or --dinov2, else by their pixels.\n"
           "\n"
           "shapes: trains a small convolutional judge on drawings of shapes, at the size of the model's "
           "images, and asks it about images that the model makes: how many are recognised as what they "
@@ -177,6 +192,7 @@ Command eval_command() {
       .examples =
           "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
           "pom eval compare a.json b.json\n"
+          "pom eval clips out/clips --reference clips\n"
           "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64\n"
