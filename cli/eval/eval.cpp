@@ -75,8 +75,8 @@ namespace {
 void refuse_flags(const EvalOptions& options) {
   const EvalOptions plain;
   const std::string& what = options.what;
-  const bool scores = what == "fid" || what == "reference", made = what == "shapes" || what == "sprites",
-             features = scores || what == "clips";
+  const bool scores = what == "fid" || what == "reference", scenes = what == "scenes",
+             made = what == "shapes" || what == "sprites" || scenes, features = scores || what == "clips";
   const auto only = [&](bool given, const char* flag, bool has, const char* kinds) {
     if (given && !has)
       throw UsageError(detail::concat(flag, ": is only for pom eval ", kinds, ", got ", what));
@@ -85,35 +85,41 @@ void refuse_flags(const EvalOptions& options) {
   only(!options.judge.empty(), "--judge", what == "shapes", "shapes");
   only(options.judge_steps != plain.judge_steps, "--judge-steps", what == "shapes", "shapes");
   only(options.judge_seed != plain.judge_seed, "--judge-seed", what == "shapes", "shapes");
-  only(!options.splits.empty(), "--splits", what == "sprites", "sprites");
+  only(!options.splits.empty(), "--splits", what == "sprites" || scenes, "sprites and scenes");
   only(options.frames.has_value(), "--frames", what == "sprites", "sprites");
   only(!options.lengths.empty(), "--lengths", what == "sprites", "sprites");
   only(!options.window.empty(), "--window", what == "sprites", "sprites");
   only(options.changes > 0, "--changes", what == "sprites", "sprites");
-  only(options.drawings, "--drawings", made, "shapes and sprites");
-  only(!options.sheet.empty(), "--sheet", made, "shapes and sprites");
-  only(options.gpus > 0, "--gpus", made || scores, "fid, reference, shapes and sprites");
+  only(options.drawings, "--drawings", made, "shapes, sprites and scenes");
+  only(!options.sheet.empty(), "--sheet", made, "shapes, sprites and scenes");
+  only(options.gpus > 0, "--gpus", made || scores, "fid, reference, shapes, sprites and scenes");
   only(!options.samples.empty(), "--samples", what == "fid", "fid");
   only(!options.reference.empty(), "--reference", what == "fid" || what == "clips", "fid and clips");
   only(!options.inception.empty(), "--inception", features, "fid, reference and clips");
   only(!options.dinov2.empty(), "--dinov2", features, "fid, reference and clips");
   only(options.like != plain.like, "--like", features, "fid, reference and clips");
-  only(options.count.has_value(), "--count", made || what == "fid", "fid, shapes and sprites");
+  only(options.count.has_value(), "--count", made || what == "fid", "fid, shapes, sprites and scenes");
   only(!options.other.empty(), "a second file", what == "compare", "compare");
 }
 
+// Sprites are clips and scenes are images, both of text; shapes are images of classes.
 void check_model(const EvalOptions& options) {
-  const bool clips = generate::read_config(options.model).network.video();
-  if (clips == (options.what == "sprites")) return;
-  const auto makes = [](bool c) { return c ? "clips" : "images"; };
-  throw UsageError(detail::concat("expected a model for ", makes(!clips), ", but ", options.model,
-                                  " is one for ", makes(clips), ": use pom eval ",
-                                  clips ? "sprites" : "shapes"));
+  const bool text = generate::read_config(options.model).network.video();
+  if (text == (options.what != "shapes")) return;
+  if (options.what == "scenes")
+    throw UsageError(detail::concat("expected a model that makes images of text, but ", options.model,
+                                    " makes them of classes: use pom eval shapes"));
+  const auto makes = [](bool clips) { return clips ? "clips" : "images"; };
+  throw UsageError(detail::concat("expected a model for ", makes(!text), ", but ", options.model,
+                                  " is one for ", makes(text), ": use pom eval ",
+                                  text ? "sprites, or of images scenes" : "shapes"));
 }
 
 void check_options(const EvalOptions& options) {
   if (options.what.empty())
-    throw UsageError("expected what to judge, got nothing: pom eval shapes MODEL, or pom eval sprites MODEL");
+    throw UsageError(
+        "expected what to judge, got nothing: pom eval shapes MODEL, pom eval sprites MODEL or pom eval "
+        "scenes MODEL");
   if (options.drawings && !options.model.empty())
     throw UsageError("--drawings: cannot be combined with a model, got " + options.model);
   if (!options.drawings && options.model.empty())
@@ -141,6 +147,7 @@ int evaluate(EvalOptions& options) {
   on_ranks(options.gpus);
   options.quiet = options.quiet || !parallel::world().first();
   set_threads(options.threads);
+  if (options.what == "scenes") return eval_scenes(options);
   return options.what == "sprites" ? eval_sprites(options) : eval_shapes(options);
 }
 
@@ -162,7 +169,7 @@ Command eval_command() {
   return {
       .name = "eval",
       .summary = "evaluate a model",
-      .usage = "eval fid|reference|compare|clips|shapes|sprites MODEL [flags]",
+      .usage = "eval fid|reference|compare|clips|shapes|sprites|scenes MODEL [flags]",
       .about =
           "fid: FID (or, with --like edm2, the same distance of DINOv2's features) and, where the rules of "
           "--like have them, sFID, IS, KID, precision, recall, density and "
@@ -187,8 +194,14 @@ Command eval_command() {
           "tracks what they show: how often shape, colour and direction are those of the caption, each with "
           "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
           "wrong); and with --lengths, whether a stream stays what it was; with --changes, whether it "
-          "becomes "
-          "what a second prompt says.",
+          "becomes what a second prompt says.\n"
+          "\n"
+          "scenes: asks a model for images of captions such as \"a red star above two blue rings\", and "
+          "looks "
+          "for regions of one hue and for the shapes that fit them, also where one is behind another: how "
+          "often the objects, their colours, each shape in its own colour (pairs), the relations, the count, "
+          "and everything at once are as the caption says, and how many images have something that fits no "
+          "shape. Drawings of the same scenes stand beside it.",
       .examples =
           "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
           "pom eval compare a.json b.json\n"
@@ -198,7 +211,8 @@ Command eval_command() {
           "pom eval shapes --drawings --size 64\n"
           "pom eval sprites --drawings --count 20\n"
           "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval\n"
-          "pom eval sprites assets/sprites32 --changes 100",
+          "pom eval sprites assets/sprites32 --changes 100\n"
+          "pom eval scenes --drawings --count 20",
       .declare = declare_eval,
   };
 }

@@ -52,14 +52,14 @@ struct EvalOptions {
   template <class Visit>
   void about_fields(Visit&& visit) {
     constexpr std::string_view about = "About";
-    visit(
-        Field{.name = "what",
-              .help = "fid (and the field's other scores), reference, compare; clips; shapes, sprites: by a "
-                      "judge of drawings",
-              .value = "WHAT",
-              .group = about,
-              .choices = {"fid", "reference", "compare", "clips", "shapes", "sprites"}},
-        what);
+    visit(Field{.name = "what",
+                .help =
+                    "fid (and the field's other scores), reference, compare; clips; shapes, sprites, scenes: "
+                    "by a judge of drawings",
+                .value = "WHAT",
+                .group = about,
+                .choices = {"fid", "reference", "compare", "clips", "shapes", "sprites", "scenes"}},
+          what);
     visit(Field{.name = "model",
                 .help =
                     "model folder; of reference, pictures; of compare, a file of scores; of clips, a folder "
@@ -75,7 +75,7 @@ struct EvalOptions {
           drawings);
     visit(Field{.name = "count",
                 .help = "images, spread evenly over the classes (default: 50000; of shapes, per seed, 1000), "
-                        "or clips per split (500)",
+                        "or clips or images per split (500)",
                 .value = "N",
                 .group = about,
                 .least = 1,
@@ -169,10 +169,11 @@ struct EvalOptions {
   void sprites_fields(Visit&& visit) {
     constexpr std::string_view sprites = "Of sprites";
     visit(Field{.name = "splits",
-                .help = "splits to evaluate (default: all four)",
+                .help = "splits to evaluate, also of scenes (default: all); new_both is of sprites, "
+                        "new_relations and new_all are of scenes",
                 .value = "A,B",
                 .group = sprites,
-                .choices = {"training", "new_wordings", "new_pairs", "new_both"}},
+                .choices = {"training", "new_wordings", "new_pairs", "new_both", "new_relations", "new_all"}},
           splits);
     visit(Field{.name = "frames",
                 .help = "frames per clip (default: the model's own)",
@@ -220,7 +221,7 @@ struct EvalOptions {
         output);
     visit(Field{.name = "sheet",
                 .help = "a sheet of images, with what was not recognised: star?moon is a star taken for a "
-                        "moon",
+                        "moon; of scenes with captions, and what is wrong",
                 .value = "FILE",
                 .group = where},
           sheet);
@@ -284,5 +285,6 @@ int eval_clips(const EvalOptions& options);
 int eval_shapes(const EvalOptions& options);
 int eval_sprites(const EvalOptions& options);
 int eval_sprite_changes(const EvalOptions& options);
+int eval_scenes(const EvalOptions& options);
 
 }  // namespace pom::cli

@@ -140,6 +140,10 @@ void plan(SpritesRun& run) {
   const auto [first, last] = std::ranges::unique(run.parts.lengths);
   run.parts.lengths.erase(first, last);
   if (run.engine) plan_windows(run);
+  for (const std::string& split : options.splits)
+    if (std::ranges::find(eval::sprite_splits(), split) == eval::sprite_splits().end())
+      throw UsageError(detail::concat(
+          "--splits: sprites have training, new_wordings, new_pairs and new_both, got ", split));
   for (const std::string& split : eval::sprite_splits())  // in their order, each once
     if (options.splits.empty() || std::ranges::find(options.splits, split) != options.splits.end())
       run.splits.push_back(split);

@@ -12,6 +12,7 @@
 #include "pom/base/error.h"
 #include "pom/data/exact_math.h"
 #include "pom/data/layers.h"
+#include "pom/data/shape_cover.h"
 #include "pom/data/shapes.h"
 #include "pom/io/image.h"
 
@@ -470,6 +471,25 @@ void draw_shape(const Shape& shape, std::int64_t width, std::int64_t height, std
         blend(ground.row(c) + columns.first, cover.data(), shape.colour[c], count, line + columns.first);
     }
   }
+}
+
+// ---- how much of each pixel
+
+void cover_shape(const Shape& shape, std::int64_t width, std::int64_t height, const PixelBox& box, float soft,
+                 std::span<float> out) {
+  check_shape(shape);
+  check(box.left >= 0 && box.top >= 0 && box.left + box.width <= width && box.top + box.height <= height &&
+            std::ssize(out) == box.pixels(),
+        "cover_shape: box: expected one within ", width, "x", height, ", got ", box.width, "x", box.height,
+        " from ", box.left, ", ", box.top, " and ", out.size(), " numbers");
+  const std::int64_t unit = std::min(width, height);
+  const std::vector<float> right = centres(width, unit, 1), up = centres(height, unit, -1);
+  Pose pose = pose_of(shape, static_cast<float>(unit));
+  pose.scale /= soft;
+  const CoverRow cover_row = cover_rows[static_cast<std::size_t>(shape.kind)];
+  for (std::int64_t y = 0; y < box.height; ++y)
+    cover_row(pose, up[static_cast<std::size_t>(box.top + y)], right.data() + box.left, box.width,
+              out.data() + y * box.width);
 }
 
 }  // namespace pom::data

@@ -14,7 +14,8 @@
 
 namespace pom::data {
 
-const std::vector<std::string>& ground_names();  // black, white, …
+const std::vector<std::string>& ground_names();           // black, white, …
+std::array<float, 3> ground_colour(std::int64_t ground);  // RGB, 0 to 1; grounds are near it
 const std::vector<std::string>&
 direction_names();                             // right, upper right, …: eighths of a turn against the clock
 const std::vector<std::string>& pace_names();  // slow, steady, fast

@@ -12,12 +12,6 @@
 namespace pom::eval {
 namespace {
 
-// Far from the small numbers that people give to runs.
-std::uint64_t seed_of(DrawnFor purpose, std::uint64_t seed) {
-  constexpr std::uint64_t apart = 0x6a75'6467'6500'0000;
-  return (apart + (static_cast<std::uint64_t>(purpose) << 16)) ^ (seed << 32) ^ (seed >> 32);
-}
-
 Drawings draw_each(std::int64_t count, const Canvas& canvas,
                    const std::function<data::Shape(std::int64_t)>& shape) {
   check(count >= 0, "draw: count: expected at least 0, got ", count);
@@ -43,6 +37,12 @@ Drawings draw_each(std::int64_t count, const Canvas& canvas,
 }
 
 }  // namespace
+
+// Far from the small numbers that people give to runs.
+std::uint64_t seed_of(DrawnFor purpose, std::uint64_t seed) {
+  constexpr std::uint64_t apart = 0x6a75'6467'6500'0000;
+  return (apart + (static_cast<std::uint64_t>(purpose) << 16)) ^ (seed << 32) ^ (seed >> 32);
+}
 
 Drawings draw(DrawnFor purpose, std::uint64_t seed, std::int64_t first, std::int64_t count,
               const Canvas& canvas) {

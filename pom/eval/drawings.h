@@ -25,6 +25,7 @@ struct Canvas {
 // What drawings are for. Each has numbers of its own, which no training of a model uses, so that nothing here
 // has been seen by a model, or by the judge before it judges.
 enum class DrawnFor : std::uint32_t { learning, holding_out, reference, yardstick, ceiling };
+std::uint64_t seed_of(DrawnFor purpose, std::uint64_t seed);  // that of its numbers
 
 // Drawings first, first + 1, … of a seed; of all kinds as they come,
 Drawings draw(DrawnFor purpose, std::uint64_t seed, std::int64_t first, std::int64_t count,

@@ -10,11 +10,13 @@
 #include "pom/base/error.h"
 #include "pom/data/dataset.h"
 #include "pom/eval/judge_network.h"
+#include "pom/eval/judge_weights_file.h"
 
 namespace pom::eval {
 namespace {
 
 constexpr std::int64_t at_a_time = 256;
+constexpr const char* file_format = "pom judge of shapes, 1";
 
 }  // namespace
 
@@ -34,6 +36,15 @@ Verdicts Judge::look(const at::Tensor& pictures) const {
     features.push_back(out.features);
   }
   return {at::cat(kinds), at::cat(hues), at::cat(poses), at::cat(features)};
+}
+
+Judge Judge::read(const std::filesystem::path& path, const Canvas& canvas) {
+  JudgeFile file = read_judge_file(path, file_format, canvas, judge_shapes(canvas));
+  return Judge(file.config, std::move(file.weights));
+}
+
+void Judge::write(const std::filesystem::path& path) const {
+  write_judge_file(path, file_format, config_, weights_);
 }
 
 double held_out_rate(const Judge& judge, std::int64_t count) {

@@ -4,13 +4,10 @@
 #include <utility>
 
 #include <ATen/ops/adaptive_avg_pool2d.h>
-#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/relu.h>
 
 #include "pom/data/shapes.h"
 
@@ -32,49 +29,23 @@ std::string stage(std::int64_t i, const char* part) {
   return "stages." + std::to_string(i) + "." + part;
 }
 
-const at::Tensor& named(const JudgeWeights& weights, const std::string& name) {
-  return weights.at(name);
-}
-
-// A convolution, batch norm and a rectifier.
-at::Tensor convolve(const JudgeWeights& weights, const std::string& name, const at::Tensor& x,
-                    std::int64_t stride, bool learning) {
-  constexpr double momentum = 0.1, eps = 1e-5;
-  const at::Tensor y = at::conv2d(x, named(weights, name + ".weight"), {}, stride, 1);
-  return at::relu(at::batch_norm(y, named(weights, name + ".norm.weight"),
-                                 named(weights, name + ".norm.bias"), named(weights, name + ".norm.mean"),
-                                 named(weights, name + ".norm.variance"), learning, momentum, eps,
-                                 /*cudnn_enabled=*/false));
-}
-
-at::Tensor linear(const JudgeWeights& weights, const std::string& name, const at::Tensor& x) {
-  return at::linear(x, named(weights, name + ".weight"), named(weights, name + ".bias"));
-}
-
 }  // namespace
 
-std::map<std::string, std::vector<std::int64_t>> judge_shapes(const Canvas& canvas) {
-  std::map<std::string, std::vector<std::int64_t>> shapes;
-  const auto convolution = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-    shapes[name + ".weight"] = {out, in, 3, 3};
-    for (const char* part : {"weight", "bias", "mean", "variance"}) shapes[name + ".norm." + part] = {out};
-  };
-  const auto dense = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-    shapes[name + ".weight"] = {out, in};
-    shapes[name + ".bias"] = {out};
-  };
+JudgeShapes judge_shapes(const Canvas& canvas) {
+  JudgeShapes shapes;
   const std::int64_t last = halvings(canvas) - 1;
   std::int64_t in = colours;
   for (std::int64_t i = 0; i <= last; ++i) {
     const std::int64_t out = std::max(narrowest, widest >> (last - i));
-    convolution(stage(i, "halve"), std::exchange(in, out), out);
-    if (i > 0) convolution(stage(i, "keep"), out, out);  // the first would cost more than all others
+    add_convolution(shapes, stage(i, "halve"), std::exchange(in, out), out);
+    if (i > 0)
+      add_convolution(shapes, stage(i, "keep"), out, out);  // the first would cost more than all others
   }
   shapes["where.weight"] = {places, widest, 1, 1};
-  dense("features", widest + places * grid * grid, judge_features);
-  dense("kinds", judge_features, std::ssize(data::shape_names()));
-  dense("hues", judge_features, std::ssize(data::hue_names()));
-  dense("poses", judge_features, 3);
+  add_dense(shapes, "features", widest + places * grid * grid, judge_features);
+  add_dense(shapes, "kinds", judge_features, std::ssize(data::shape_names()));
+  add_dense(shapes, "hues", judge_features, std::ssize(data::hue_names()));
+  add_dense(shapes, "poses", judge_features, 3);
   return shapes;
 }
 
@@ -86,11 +57,11 @@ JudgeOutput judge_forward(const JudgeWeights& weights, const at::Tensor& picture
   }
   x = at::adaptive_avg_pool2d(x, {grid, grid});
   // What there is, wherever; and a little of where. Both in full would be too many inputs to learn quickly.
-  const at::Tensor what = x.mean({2, 3}), where = at::conv2d(x, named(weights, "where.weight")).flatten(1);
+  const at::Tensor what = x.mean({2, 3}), where = at::conv2d(x, weights.at("where.weight")).flatten(1);
   const at::Tensor both = at::cat({what, where}, 1);
-  const at::Tensor features = at::gelu(linear(weights, "features", at::layer_norm(both, {both.size(1)})));
-  return {linear(weights, "kinds", features), linear(weights, "hues", features),
-          linear(weights, "poses", features), features};
+  const at::Tensor features = at::gelu(dense(weights, "features", at::layer_norm(both, {both.size(1)})));
+  return {dense(weights, "kinds", features), dense(weights, "hues", features),
+          dense(weights, "poses", features), features};
 }
 
 }  // namespace pom::eval

@@ -3,22 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "pom/eval/drawings.h"
+#include "pom/eval/judge_layers.h"
 
 namespace pom::eval {
-
-using JudgeWeights = std::map<std::string, at::Tensor>;
 
 inline constexpr std::int64_t judge_features = 64;
 
 // Names and shapes of its tensors for pictures of this size.
-std::map<std::string, std::vector<std::int64_t>> judge_shapes(const Canvas& canvas);
+JudgeShapes judge_shapes(const Canvas& canvas);
 
 struct JudgeOutput {
   at::Tensor kinds, hues;  // (N, kinds) and (N, hues): scores

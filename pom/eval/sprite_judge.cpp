@@ -13,6 +13,7 @@
 #include "pom/base/error.h"
 #include "pom/data/layers.h"
 #include "pom/data/shapes.h"
+#include "pom/eval/shape_forms.h"
 
 namespace pom::eval {
 namespace {
@@ -196,11 +197,8 @@ std::int64_t nearest_hue(const Colour& colour) {
 
 // ---- its shape
 
-struct Mass {
-  double x = 0, y = 0, area = 0;  // in shorter sides, y upwards; on a picture that closes upon itself
-};
-
-// The centre of what is covered: a mean of angles, as left and right meet.
+// The centre of what is covered, on a picture that closes upon itself: a mean of angles, as left and right
+// meet.
 Mass mass_of(const Clip& clip, std::span<const float> cover) {
   double cx = 0, sx = 0, cy = 0, sy = 0, sum = 0;
   for (std::int64_t p = 0; p < clip.pixels; ++p) {
@@ -225,59 +223,6 @@ Mass mass_of(const Clip& clip, std::span<const float> cover) {
   if (sum == 0) return {};
   const double unit = clip.unit();
   return {(mx + dx / sum - w / 2) / unit, -(my + dy / sum - h / 2) / unit, sum / (unit * unit)};
-}
-
-// Of a shape of radius 1: its area, and where its middle of mass is.
-struct Form {
-  double area, x, y;
-  bool turns;  // looks different when it is turned
-  int alike;   // as often in a turn it looks as before; only where its middle of mass is not its centre
-};
-
-data::Shape stencil(std::int64_t kind) {
-  data::Shape shape;
-  shape.kind = kind;
-  for (float& c : shape.colour) c = 1;
-  return shape;
-}
-
-const std::vector<Form>& forms() {
-  static const std::vector<Form> all = [] {
-    std::vector<Form> made;
-    constexpr std::int64_t side = 128;
-    std::vector<std::uint8_t> pixels(3 * side * side);
-    for (std::int64_t kind = 0; kind < std::ssize(data::shape_names()); ++kind) {
-      data::Shape shape = stencil(kind);
-      shape.radius = 0.4f;
-      data::draw_shape(shape, side, side, pixels);
-      double sum = 0, x = 0, y = 0;
-      for (std::int64_t p = 0; p < side * side; ++p) {
-        const double w = pixels[static_cast<std::size_t>(p)] / 255.0;
-        sum += w;
-        x += w * (static_cast<double>(p % side) + 0.5 - side / 2.0);
-        y -= w * (static_cast<double>(p / side) + 0.5 - side / 2.0);
-      }
-      const double radius = 0.4 * side;
-      const std::string& name = data::shape_names()[static_cast<std::size_t>(kind)];
-      made.push_back({sum / (radius * radius), x / sum / radius, y / sum / radius,
-                      name != "circle" && name != "ring", name == "triangle" ? 3 : 1});
-    }
-    return made;
-  }();
-  return all;
-}
-
-// A shape of this kind and angle whose area and middle of mass are those that were seen.
-data::Shape fitted(std::int64_t kind, double angle, const Mass& mass) {
-  const Form& form = forms()[static_cast<std::size_t>(kind)];
-  data::Shape shape = stencil(kind);
-  const double radius = std::sqrt(mass.area / form.area);
-  const double c = std::cos(angle), s = std::sin(angle);
-  shape.radius = static_cast<float>(radius);
-  shape.angle = static_cast<float>(angle);
-  shape.x = static_cast<float>(mass.x - radius * (c * form.x - s * form.y));
-  shape.y = static_cast<float>(mass.y - radius * (s * form.x + c * form.y));
-  return shape;
 }
 
 class Matcher {

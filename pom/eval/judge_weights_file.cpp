@@ -1,4 +1,6 @@
-// Files of a judge: safetensors, with what it was trained for as metadata.
+#include "pom/eval/judge_weights_file.h"
+
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -7,8 +9,6 @@
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
 #include "pom/data/shapes.h"
-#include "pom/eval/judge.h"
-#include "pom/eval/judge_network.h"
 #include "pom/io/safetensors.h"
 
 namespace pom::eval {
@@ -16,15 +16,13 @@ namespace {
 
 namespace st = io::safetensors;
 
-constexpr const char* format = "pom judge of shapes, 1";
-
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
   return text;
 }
 
-st::Metadata metadata_of(const JudgeConfig& config) {
+st::Metadata metadata_of(const std::string& format, const JudgeConfig& config) {
   return {{"format", format},
           {"size", detail::concat(config.canvas.width, "x", config.canvas.height)},
           {"shapes", joined(data::shape_names())},
@@ -51,10 +49,11 @@ std::int64_t number_at(const st::Header& header, const char* key, const std::str
 }
 
 // Another size, other shapes or an older kind of file: a judge of something else.
-JudgeConfig read_judge_config(const st::Header& header, const Canvas& canvas, const std::string& file) {
+JudgeConfig read_judge_config(const st::Header& header, const std::string& format, const Canvas& canvas,
+                              const std::string& file) {
   JudgeConfig config;
   config.canvas = canvas;
-  for (const auto& [key, expected] : metadata_of(config)) {
+  for (const auto& [key, expected] : metadata_of(format, config)) {
     if (key == "seed" || key == "steps" || key == "batch") continue;
     const std::string found = text_at(header, key.c_str(), file);
     check(found == expected, "judge: ", file, ": ", key, ": expected ", expected, ", got ", shown(found),
@@ -79,24 +78,25 @@ at::Tensor read_tensor(const st::File& file, const std::string& name, const std:
 
 }  // namespace
 
-Judge Judge::read(const std::filesystem::path& path, const Canvas& canvas) {
+JudgeFile read_judge_file(const std::filesystem::path& path, const std::string& format, const Canvas& canvas,
+                          const JudgeShapes& shapes) {
   const std::string name = path.string();
   const st::File file = st::File::open(path);
-  const JudgeConfig config = read_judge_config(file.header(), canvas, name);
-  Weights weights;
-  for (const auto& [tensor, shape] : judge_shapes(canvas))
-    weights.emplace(tensor, read_tensor(file, tensor, shape, name));
-  return Judge(config, std::move(weights));
+  JudgeFile judge{read_judge_config(file.header(), format, canvas, name), {}};
+  for (const auto& [tensor, shape] : shapes)
+    judge.weights.emplace(tensor, read_tensor(file, tensor, shape, name));
+  return judge;
 }
 
-void Judge::write(const std::filesystem::path& path) const {
+void write_judge_file(const std::filesystem::path& path, const std::string& format, const JudgeConfig& config,
+                      const JudgeWeights& weights) {
   std::vector<st::TensorView> views;
-  for (const auto& [name, tensor] : weights_)
+  for (const auto& [name, tensor] : weights)
     views.push_back({name,
                      st::Dtype::F32,
                      {tensor.sizes().data(), tensor.sizes().size()},
                      {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
-  st::write(path, views, metadata_of(config_));
+  st::write(path, views, metadata_of(format, config));
 }
 
 }  // namespace pom::eval
