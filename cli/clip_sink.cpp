@@ -35,7 +35,8 @@ fs::path strip_name(const fs::path& clip, std::int64_t step) {
 
 class ClipSink : public Sink {
  public:
-  ClipSink(const SampleOptions& options, const generate::Job& job, generate::Engine& engine)
+  ClipSink(const SampleOptions& options, const generate::Job& job, generate::Engine& engine,
+           std::vector<fs::path> names)
       : Sink(options, job, engine) {
     const bool to_stdout = options.output == "-";
     if (to_stdout && options.json)
@@ -44,8 +45,8 @@ class ClipSink : public Sink {
       throw UsageError(detail::concat("--output: expected one clip for -, got ", job.items.size()));
     if (to_stdout && options.preview > 0)
       throw UsageError("--preview: expected a file behind -o, got -, beside which there is no place");
-    std::vector<fs::path> names = {"-"};
-    if (!to_stdout) names = item_names(options.output, engine.name(), named_items(job), OutputKind::clip);
+    if (to_stdout) names = {"-"};
+    if (names.empty()) names = item_names(options.output, engine.name(), named_items(job), OutputKind::clip);
     for (const fs::path& name : names) outputs_.emplace_back(name, options.yes);
     if (options.preview > 0 && !to_stdout) check_previews(strips(), options.yes);
   }
@@ -155,9 +156,9 @@ class GridSink final : public Sink {
 }  // namespace
 
 std::unique_ptr<Sink> clip_sink(const SampleOptions& options, const generate::Job& job,
-                                generate::Engine& engine) {
+                                generate::Engine& engine, std::vector<fs::path> names) {
   if (options.grid) return std::make_unique<GridSink>(options, job, engine);
-  return std::make_unique<ClipSink>(options, job, engine);
+  return std::make_unique<ClipSink>(options, job, engine, std::move(names));
 }
 
 }  // namespace pom::cli

@@ -115,6 +115,7 @@ std::vector<io::TextEntry> Sink::sheet_text() const {
 
 std::unique_ptr<Sink> image_sink(const SampleOptions& options, const generate::Job& job,
                                  generate::Engine& engine) {
+  if (is_npz_name(options.output)) return npz_sink(options, job, engine);
   return std::make_unique<ImageSink>(options, job, engine);
 }
 

@@ -25,7 +25,7 @@ std::string lower_extension(const fs::path& path) {
 void check_extension(const fs::path& path, OutputKind kind) {
   if (kind == OutputKind::clip) return as_usage([&] { io::check_clip_name(path); });
   if (is_image_name(path)) return;
-  throw UsageError(detail::concat("--output: expected a file that ends in .png or .jpg, or a folder (",
+  throw UsageError(detail::concat("--output: expected a file that ends in .png, .jpg or .npz, or a folder (",
                                   path.string(), "/), got \"", path.string(), "\""));
 }
 
@@ -173,6 +173,10 @@ bool is_jpeg(const fs::path& path) {
 bool is_image_name(const fs::path& path) {
   const std::string extension = lower_extension(path);
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
+}
+
+bool is_npz_name(const fs::path& path) {
+  return lower_extension(path) == ".npz";
 }
 
 std::vector<fs::path> item_names(const std::string& output, std::string_view model,

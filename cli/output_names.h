@@ -36,6 +36,8 @@ std::filesystem::path sheet_name(const std::string& output, std::string_view mod
 
 bool is_image_name(const std::filesystem::path& path);  // .png, .jpg or .jpeg, in any case
 
+bool is_npz_name(const std::filesystem::path& path);  // .npz, likewise
+
 // Picture `index` of a sheet, where it has to have a file of its own: "sheet_002.png".
 std::filesystem::path numbered(const std::filesystem::path& path, std::int64_t index);
 

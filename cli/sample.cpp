@@ -19,11 +19,13 @@
 #include "cli/sink.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
+#include "cli/vbench.h"
 #include "pom/base/progress.h"
 #include "pom/generate/device.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/init_file.h"
 #include "pom/generate/model_names.h"
+#include "pom/io/atomic_file.h"
 #include "pom/io/clip.h"
 
 namespace pom::cli {
@@ -43,6 +45,7 @@ struct Run {
   generate::Inputs inputs = {};
   std::vector<std::pair<std::int64_t, at::Tensor>> latents = {};  // as they were made, to be saved
   double seconds = 0;
+  std::optional<VbenchPlan> vbench = {};
   parallel::Ranks ranks = {};
 
   bool writes() const { return ranks.first() || !options.split; }
@@ -62,11 +65,16 @@ void check_files(const Request& request) {
 // An image of a model for clips is a clip of one frame: the name of the output says which is wanted.
 Request asked(const SampleOptions& options, const generate::ModelConfig& config) {
   Request request = options.request;
+  if (!options.prompts.empty()) {
+    if (!request.prompt.empty()) throw UsageError("--prompts: cannot be combined with --prompt");
+    request.prompt = read_prompts(options.prompts);
+  }
   if (!options.size.empty()) {
     check(!request.width && !request.height, "--size: cannot be combined with --width or --height");
     generate::set_size(request, options.size);
   }
-  if (config.network.video() && !request.frames && is_image_name(options.output)) request.frames = "1";
+  const bool images = is_image_name(options.output) || is_npz_name(options.output);
+  if (config.network.video() && !request.frames && images) request.frames = "1";
   return request;
 }
 
@@ -81,8 +89,29 @@ void check_new_file(const std::string& path, const char* flag, bool replace) {
     throw UsageError(detail::concat(flag, ": ", path, " already exists; use -y to overwrite"));
 }
 
+// Flags that would say where clips go, or overwrite them.
+void check_vbench(const SampleOptions& options, const generate::ModelConfig& config) {
+  const auto refuse = [](bool given, const char* flag) {
+    if (given) throw UsageError(detail::concat(flag, ": cannot be combined with --vbench"));
+  };
+  if (options.vbench.empty()) return;
+  if (!config.network.video()) throw UsageError("--vbench: expected a model for clips, got one for images");
+  refuse(!options.output.empty(), "--output");
+  refuse(options.grid, "--grid");
+  refuse(options.preview > 0, "--preview");
+  refuse(options.yes, "--yes");
+  refuse(options.split, "--split");
+  refuse(!options.save_latents.empty(), "--save-latents");
+  refuse(!options.init_latents.empty(), "--init-latents");
+  if (options.request.seed.size() != 1 || options.request.own_seed() < 0)
+    throw UsageError("--seed: expected one of at least 0 with --vbench, from which each clip's follows");
+  as_usage([&] { io::check_clip_name("a.mp4"); });
+}
+
 Run prepare(SampleOptions& options, Engine& engine) {
   Run run{.options = options, .engine = engine, .ranks = parallel::world()};
+  check_vbench(options, engine.config());
+  if (options.request.count == 0) options.request.count = options.vbench.empty() ? 1 : vbench_clips;
   check_files(options.request);
   if (!options.init_latents.empty()) run.inputs.noise = read_latents(options.init_latents);
   as_usage([&] {
@@ -94,6 +123,12 @@ Run prepare(SampleOptions& options, Engine& engine) {
   if (engine.config().network.video() &&
       (options.output == "-" || (!options.output.empty() && io::is_clip_file_name(options.output))))
     run.job.clip = true;  // of one frame, maybe
+  if (!options.vbench.empty()) {
+    run.job.clip = true;
+    if (run.job.stream) throw UsageError("--stream: cannot be combined with --vbench");  // files would grow
+    run.vbench = plan_vbench(options, engine, run.job);
+    if (run.job.items.empty()) return run;
+  }
   run.limits.batch = options.batch;
   if (!options.memory_limit.empty())
     run.limits.memory_bytes = parse_bytes(options.memory_limit, "--memory-limit");
@@ -290,6 +325,19 @@ void tell_end(const Run& run, const Sink& sink, End end) {
                      clip ? " clips were written" : " images were written"));
 }
 
+// What the clips are is told before the first of them.
+void begin_vbench(const Run& run) {
+  const VbenchPlan& plan = *run.vbench;
+  if (run.ranks.first()) {
+    make_folder_of(plan.manifest);
+    io::write_file_atomically(plan.manifest, plan.text);
+  }
+  for (const std::string& remark : plan.remarks) run.remark(remark);
+  if (plan.there > 0)
+    run.remark(
+        detail::concat(plan.there, " clips are there and stay; ", run.job.items.size(), " are missing"));
+}
+
 int sample(SampleOptions& options) {
   if (options.model.empty()) throw UsageError("--model: expected a model folder, got nothing");
   options.model = as_usage([&] { return generate::model_folder(options.model, "--model"); }).string();
@@ -298,14 +346,21 @@ int sample(SampleOptions& options) {
   as_usage([&] { generate::device_named(options.device, "sample"); });
   Engine engine(options.model, options.device);
   Run run = prepare(options, engine);
+  if (run.job.items.empty()) {
+    if (run.ranks.first())
+      say(detail::concat("all ", run.vbench->there, " clips are there: ", options.vbench));
+    return Exit::ok;
+  }
   if (options.dry_run) return run.ranks.first() ? forecast(run) : Exit::ok;
-  const std::unique_ptr<Sink> sink =
-      run.job.clip ? clip_sink(options, run.job, engine) : image_sink(options, run.job, engine);
+  const std::unique_ptr<Sink> sink = run.vbench     ? clip_sink(options, run.job, engine, run.vbench->names)
+                                     : run.job.clip ? clip_sink(options, run.job, engine)
+                                                    : image_sink(options, run.job, engine);
   check_new_file(options.request.save_state, "--save-state", options.yes);
   check_new_file(options.save_latents, "--save-latents", options.yes);
   if (!options.save_latents.empty() && run.job.frames == 0)
     throw UsageError("--save-latents: expected a clip with an end, got --frames inf");
   run.ranks.meet(std::chrono::minutes(10));  // all have looked at what is there before anyone writes
+  if (run.vbench) begin_vbench(run);
   if (run.ranks.first() && options.request.seed.size() == 1 && options.request.own_seed() < 0)  // never lost
     say("using random seed " + std::to_string(run.job.first().own_seed()));
   for (const std::string& remark : run.job.remarks) run.remark(remark);
@@ -323,6 +378,7 @@ int sample(SampleOptions& options) {
 
 Action declare_sample(Flags& flags) {
   const auto options = std::make_shared<SampleOptions>();
+  options->request.count = 0;  // not given
   flags.letter("output", 'o');
   flags.letter("yes", 'y');
   flags.letter("quiet", 'q');
@@ -359,7 +415,8 @@ Command sample_command() {
           "pom sample --model assets/shapes64 --class circle --seed 7 -o circle.png\n"
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
           "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run\n"
-          "pom sample --model assets/sprites32 --prompt \"a red star\" -o star.mp4",
+          "pom sample --model assets/sprites32 --prompt \"a red star\" -o star.mp4\n"
+          "pom sample --model assets/sprites32 --prompts all_dimension.txt --vbench out/clips",
       .declare = declare_sample,
   };
 }

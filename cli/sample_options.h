@@ -13,6 +13,7 @@ namespace pom::cli {
 
 struct SampleOptions {
   std::string model, device = "cpu", output, size, memory_limit, init_latents, save_latents;
+  std::string prompts, vbench;
   generate::Request request;
   std::int64_t preview = 0, batch = 0, threads = 0, gpus = 0;
   bool grid = false, yes = false, dry_run = false, json = false, quiet = false;
@@ -27,20 +28,42 @@ struct SampleOptions {
                 .value = "DIR",
                 .group = "Model"},
           model);
-    request.fields(visit);
+    request.fields([&](Field field, auto& value) {
+      if (field.name == "count")
+        field.help = "images or clips of each class or prompt (default: 1; with --vbench 5)";
+      visit(field, value);
+      if (field.name == "prompt")
+        visit(Field{.name = "prompts",
+                    .help = "a file with a prompt in each line, in place of --prompt",
+                    .value = "FILE",
+                    .group = what},
+              prompts);
+    });
     visit(Field{.name = "size",
                 .help = "width and height in pixels, 64x48 or 64 (default: the model's own)",
                 .value = "WxH",
                 .group = what},
           size);
-    visit(Field{.name = "output",
-                .help = "image (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class}, {prompt} "
-                        "and {seed} are the item's own) or folder (cats/ gets MODEL_%03d.png); "
-                        "default: out/{class}_{seed}.png. A clip: cat.mp4, .webm, .gif, .y4m, a folder of "
-                        "frames (cat/), or - for raw y4m on stdout",
-                .value = "FILE",
-                .group = where},
-          output);
+    visit(
+        Field{
+            .name = "output",
+            .help =
+                "image (cat.png, cat.jpg), pattern (cat_%03d.png counts from 0; {class}, {prompt} "
+                "and {seed} are the item's own) or folder (cats/ gets MODEL_%03d.png); "
+                "default: out/{class}_{seed}.png; all images in one samples.npz (arr_0, uint8 (N, H, W, 3), "
+                "and classes in arr_1), for programs that score them. A clip: cat.mp4, .webm, .gif, .y4m, a "
+                "folder of "
+                "frames (cat/), or - for raw y4m on stdout",
+            .value = "FILE",
+            .group = where},
+        output);
+    visit(
+        Field{.name = "vbench",
+              .help = "folder for clips as VBench takes them, PROMPT-0.mp4 to PROMPT-4.mp4, in place of -o; "
+                      "those that are there are kept; seeds are listed beside it, in DIR.jsonl",
+              .value = "DIR",
+              .group = where},
+        vbench);
     visit(Field{.name = "grid",
                 .help = "one labelled sheet of all images; of clips, one clip of them side by side",
                 .group = where},

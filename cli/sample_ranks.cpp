@@ -1,6 +1,7 @@
 #include "cli/sample_ranks.h"
 
 #include "cli/command.h"
+#include "cli/output_names.h"
 #include "pom/parallel/share.h"
 
 namespace pom::cli {
@@ -19,7 +20,7 @@ void check_ranks(const SampleOptions& options, const generate::Job& job, const p
   constexpr const char* apart = "expected --split, or one rank: ranks make items of their own";
   refuse(options.grid, "--grid", apart);
   refuse(options.json, "--json", apart);
-  refuse(options.output == "-", "--output", apart);
+  refuse(options.output == "-" || is_npz_name(options.output), "--output", apart);
   refuse(!options.save_latents.empty(), "--save-latents", apart);
   refuse(!job.save_state.empty(), "--save-state", apart);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,7 +56,11 @@ class Sink {
 // Throws UsageError or pom::Error for what cannot be written to. All arguments outlive it.
 std::unique_ptr<Sink> image_sink(const SampleOptions& options, const generate::Job& job,
                                  generate::Engine& engine);
+// All images in one .npz.
+std::unique_ptr<Sink> npz_sink(const SampleOptions& options, const generate::Job& job,
+                               generate::Engine& engine);
+// `names` are the clips' own where they do not follow from the options.
 std::unique_ptr<Sink> clip_sink(const SampleOptions& options, const generate::Job& job,
-                                generate::Engine& engine);
+                                generate::Engine& engine, std::vector<std::filesystem::path> names = {});
 
 }  // namespace pom::cli

@@ -76,7 +76,7 @@ void refuse_flags(const EvalOptions& options) {
   const EvalOptions plain;
   const std::string& what = options.what;
   const bool scores = what == "fid" || what == "reference", scenes = what == "scenes",
-             made = what == "shapes" || what == "sprites" || scenes;
+             made = what == "shapes" || what == "sprites" || scenes, features = scores || what == "clips";
   const auto only = [&](bool given, const char* flag, bool has, const char* kinds) {
     if (given && !has)
       throw UsageError(detail::concat(flag, ": is only for pom eval ", kinds, ", got ", what));
@@ -89,13 +89,16 @@ void refuse_flags(const EvalOptions& options) {
   only(options.frames.has_value(), "--frames", what == "sprites", "sprites");
   only(!options.lengths.empty(), "--lengths", what == "sprites", "sprites");
   only(!options.window.empty(), "--window", what == "sprites", "sprites");
+  only(options.changes > 0, "--changes", what == "sprites", "sprites");
   only(options.drawings, "--drawings", made, "shapes, sprites and scenes");
   only(!options.sheet.empty(), "--sheet", made, "shapes, sprites and scenes");
-  only(options.gpus > 0, "--gpus", made, "shapes, sprites and scenes");
+  only(options.gpus > 0, "--gpus", made || scores, "fid, reference, shapes, sprites and scenes");
   only(!options.samples.empty(), "--samples", what == "fid", "fid");
-  only(!options.reference.empty(), "--reference", what == "fid", "fid");
-  only(!options.inception.empty(), "--inception", scores, "fid and reference");
-  only(options.like != plain.like, "--like", scores, "fid and reference");
+  only(!options.reference.empty(), "--reference", what == "fid" || what == "clips", "fid and clips");
+  only(!options.inception.empty(), "--inception", features, "fid, reference and clips");
+  only(!options.dinov2.empty(), "--dinov2", features, "fid, reference and clips");
+  only(options.like != plain.like, "--like", features, "fid, reference and clips");
+  only(options.count.has_value(), "--count", made || what == "fid", "fid, shapes, sprites and scenes");
   only(!options.other.empty(), "a second file", what == "compare", "compare");
 }
 
@@ -128,7 +131,13 @@ void check_options(const EvalOptions& options) {
 int evaluate(EvalOptions& options) {
   if (!options.what.empty()) refuse_flags(options);
   if (options.what == "compare") return eval_compare(options);
+  if (options.what == "clips") {
+    set_threads(options.threads);
+    return eval_clips(options);
+  }
   if (options.what == "fid" || options.what == "reference") {
+    on_ranks(options.gpus);
+    options.quiet = options.quiet || !parallel::world().first();
     set_threads(options.threads);
     return options.what == "fid" ? eval_fid(options) : eval_reference(options);
   }
@@ -160,12 +169,18 @@ Command eval_command() {
   return {
       .name = "eval",
       .summary = "evaluate a model",
-      .usage = "eval fid|reference|compare|shapes|sprites|scenes MODEL [flags]",
+      .usage = "eval fid|reference|compare|clips|shapes|sprites|scenes MODEL [flags]",
       .about =
-          "fid: FID and, where the rules of --like have them, sFID, IS, KID, precision, recall, density and "
+          "fid: FID (or, with --like edm2, the same distance of DINOv2's features) and, where the rules of "
+          "--like have them, sFID, IS, KID, precision, recall, density and "
           "coverage of a model's images or of --samples against --reference, with the recipe that makes two "
           "scores comparable. reference: statistics of pictures, to be used again. compare: two files of "
           "scores: better, worse, not distinguishable, or not comparable and why.\n"
+          "\n"
+          "clips: how much clips flicker (VBench's measure), how evenly they move (ours), and the Frechet "
+          "distances of their frames and of stacks of 8 frames to those of --reference; frames by "
+          "--inception "
+          "or --dinov2, else by their pixels.\n"
           "\n"
           "shapes: trains a small convolutional judge on drawings of shapes, at the size of the model's "
           "images, and asks it about images that the model makes: how many are recognised as what they "
@@ -178,7 +193,8 @@ Command eval_command() {
           "sprites: asks a model for clips of captions, those of training and those held out of it, and "
           "tracks what they show: how often shape, colour and direction are those of the caption, each with "
           "its 95 % interval, beside drawings of the same scenes (a shape that none of the drawings fits is "
-          "wrong); and with --lengths, whether a stream stays what it was.\n"
+          "wrong); and with --lengths, whether a stream stays what it was; with --changes, whether it "
+          "becomes what a second prompt says.\n"
           "\n"
           "scenes: asks a model for images of captions such as \"a red star above two blue rings\", and "
           "looks "
@@ -189,11 +205,13 @@ Command eval_command() {
       .examples =
           "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
           "pom eval compare a.json b.json\n"
+          "pom eval clips out/clips --reference clips\n"
           "pom eval shapes assets/shapes64 --count 100 --judge out/judge64.safetensors\n"
           "pom eval shapes assets/shapes64 --cfg-scale 1 --json\n"
           "pom eval shapes --drawings --size 64\n"
           "pom eval sprites --drawings --count 20\n"
           "pom eval sprites out/runs/sprites/model --lengths 1,2,5,10 -o out/eval\n"
+          "pom eval sprites assets/sprites32 --changes 100\n"
           "pom eval scenes --drawings --count 20",
       .declare = declare_eval,
   };

@@ -27,7 +27,7 @@ struct EvalOptions {
   generate::Request request;  // how to sample
   bool drawings = false, yes = false, json = false, quiet = false;
   // Of scores.
-  std::string samples, reference, inception, like = "torch-fidelity";
+  std::string samples, reference, inception, dinov2, like = "torch-fidelity";
   // Of shapes.
   std::int64_t seeds = 3, judge_seed = 0, judge_steps = eval::JudgeConfig().steps;
   std::string judge;
@@ -35,6 +35,7 @@ struct EvalOptions {
   std::vector<std::string> splits, window;
   std::optional<std::int64_t> frames;
   std::vector<std::int64_t> lengths;
+  std::int64_t changes = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -51,16 +52,18 @@ struct EvalOptions {
   template <class Visit>
   void about_fields(Visit&& visit) {
     constexpr std::string_view about = "About";
-    visit(
-        Field{.name = "what",
-              .help = "fid (and the field's other scores), reference, compare; shapes, sprites, scenes: by a "
-                      "judge of drawings",
-              .value = "WHAT",
-              .group = about,
-              .choices = {"fid", "reference", "compare", "shapes", "sprites", "scenes"}},
-        what);
+    visit(Field{.name = "what",
+                .help =
+                    "fid (and the field's other scores), reference, compare; clips; shapes, sprites, scenes: "
+                    "by a judge of drawings",
+                .value = "WHAT",
+                .group = about,
+                .choices = {"fid", "reference", "compare", "clips", "shapes", "sprites", "scenes"}},
+          what);
     visit(Field{.name = "model",
-                .help = "model folder; of reference, pictures; of compare, a file of scores",
+                .help =
+                    "model folder; of reference, pictures; of compare, a file of scores; of clips, a folder "
+                    "of them or one",
                 .value = "MODEL",
                 .group = about},
           model);
@@ -119,11 +122,16 @@ struct EvalOptions {
                 .value = "FILE",
                 .group = scores},
           inception);
+    visit(Field{.name = "dinov2",
+                .help = "weights of DINOv2 ViT-L/14 (.safetensors, likewise), of --like edm2 and dgm-eval",
+                .value = "FILE",
+                .group = scores},
+          dinov2);
     visit(Field{.name = "like",
                 .help = "implementation whose rules are followed",
                 .value = "NAME",
                 .group = scores,
-                .choices = {"torch-fidelity", "adm", "clean-fid", "pytorch-fid"}},
+                .choices = {"torch-fidelity", "adm", "clean-fid", "pytorch-fid", "edm2", "dgm-eval"}},
           like);
   }
 
@@ -188,6 +196,15 @@ struct EvalOptions {
                 .value = "N,N",
                 .group = sprites},
           window);
+    visit(
+        Field{.name = "changes",
+              .help = "judge so many streams whose prompt changes once, from 16 frames after the change on, "
+                      "beside streams of the second prompt alone",
+              .value = "N",
+              .group = sprites,
+              .least = 1,
+              .most = 1'000'000},
+        changes);
   }
 
   template <class Visit>
@@ -195,7 +212,8 @@ struct EvalOptions {
     constexpr std::string_view where = "Where it goes";
     visit(
         Field{.name = "output",
-              .help = "of scores a .json, of a reference its .npz; else a folder for report.txt, report.json "
+              .help = "of scores and clips a .json, of a reference its .npz; else a folder for report.txt, "
+                      "report.json "
                       "and a sheet of images; for shapes also the judge, for sprites curve.svg if there are "
                       "several lengths",
               .value = "PATH",
@@ -263,8 +281,10 @@ int print_findings(const EvalOptions& options, const StopSignals& signals,
 int eval_fid(const EvalOptions& options);
 int eval_reference(const EvalOptions& options);
 int eval_compare(const EvalOptions& options);
+int eval_clips(const EvalOptions& options);
 int eval_shapes(const EvalOptions& options);
 int eval_sprites(const EvalOptions& options);
+int eval_sprite_changes(const EvalOptions& options);
 int eval_scenes(const EvalOptions& options);
 
 }  // namespace pom::cli

@@ -1,22 +1,17 @@
 // `pom eval fid`, `reference` and `compare`: the field's scores, with the recipe that makes them comparable.
-#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
-#include <ATen/Context.h>
-
 #include "cli/command.h"
 #include "cli/eval/eval.h"
+#include "cli/eval/scoring.h"
 #include "cli/output_names.h"
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/build_info.h"
-#include "pom/eval/picture_features.h"
-#include "pom/eval/picture_scores.h"
 #include "pom/eval/picture_set.h"
 #include "pom/eval/score_file.h"
-#include "pom/eval/shapes_eval.h"
 #include "pom/generate/model_names.h"
 #include "pom/io/sha256.h"
 
@@ -25,13 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What was scored, and what of it the recipe names.
-struct Side {
-  eval::ScoredSide scored;
-  std::int64_t count = 0;
-  std::string kind, size, order;
-};
-
 std::string hash_of(const eval::Gaussian& g) {
   io::Sha256 hash;
   for (const at::Tensor& t : {g.mean.contiguous(), g.covariance.contiguous()})
@@ -39,109 +27,19 @@ std::string hash_of(const eval::Gaussian& g) {
   return hash.hex();
 }
 
-class Scoring {
- public:
-  Scoring(const EvalOptions& options, const StopSignals& signals)
-      : options_(options),
-        signals_(signals),
-        rules_(as_usage([&] { return eval::score_rules(options.like); })),
-        network_(open(options)) {
-    at::globalContext().setAllowTF32CuDNN(false);  // scores that are published have all their bits
-  }
-
-  const eval::ScoreRules& rules() const { return rules_; }
-  const eval::Inception& network() const { return network_; }
-
-  // A file of statistics is taken as it is; pictures that a reference has beside them are for its neighbours.
-  Side side(const std::string& path, const std::string& what) {
-    const bool made = what == "samples", pictures = eval::may_have_pictures(path);
-    std::optional<eval::Statistics> statistics;
-    if (eval::has_statistics(path) && !(made && pictures)) statistics = eval::read_statistics(path);
-    if (statistics && !(pictures && rules_.neighbours))
-      return {{.features = {}, .statistics = std::move(statistics)}, 0, "statistics", "", ""};
-    const std::unique_ptr<eval::PictureSet> set = eval::open_pictures(path);
-    Side side{{}, set->count(), set->format(), "", "as they lie"};
-    if (options_.count && *options_.count < side.count && what == "samples") side.count = *options_.count;
-    side.scored.features = features(side, what, [&](std::int64_t i) { return set->read(i); });
-    if (statistics) side.kind = "statistics, and pictures", side.scored.statistics = std::move(statistics);
-    return side;
-  }
-
-  // Pictures of a model, each class as often, class by class; each goes to the features as it is made.
-  Side model(const std::string& folder) {
-    generate::Engine engine(folder, options_.device);
-    check(!engine.config().network.video(), "eval: fid: expected a model for images, got one for clips");
-    generate::Request request = options_.request;
-    const std::int64_t classes = std::max<std::int64_t>(1, std::ssize(engine.config().classes));
-    const std::int64_t count = options_.count.value_or(50'000);
-    check(count % classes == 0, "--count: expected a multiple of ", classes, ", the model's classes, got ",
-          count);
-    request.class_name = "all";
-    request.count = count / classes;
-    request.seed = {options_.seed};
-    if (!options_.size.empty()) generate::set_size(request, options_.size);
-    const generate::Job job = as_usage([&] { return engine.resolve(request); });
-    Side side{{}, std::ssize(job.items), "model", "", "class by class"};
-    std::vector<at::Tensor> made(job.items.size());
-    Watch watch(signals_, options_.quiet, "sampling", "evaluation");
-    generate::Observer observer;
-    observer.stop = &signals_.asked();
-    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
-    observer.on_frames = [&](generate::Frames&& frames) {
-      made[static_cast<std::size_t>(frames.item)] = eval::stack_pictures(frames.images)[0];
-    };
-    engine.run(job, {.batch = options_.batch}, observer);
-    side.scored.features =
-        features(side, "samples", [&](std::int64_t i) { return made[static_cast<std::size_t>(i)]; });
-    return side;
-  }
-
- private:
-  static eval::Inception open(const EvalOptions& options) {
-    if (options.inception.empty())
-      throw UsageError(
-          "--inception: expected the weights of Inception-v3 of 2015 as .safetensors, got nothing; "
-          "tools/unpickle.py pt_inception-2015-12-05-6726825d.pth -o inception.safetensors makes them");
-    const at::Device device = as_usage([&] { return generate::device_named(options.device, "eval"); });
-    return eval::Inception::read(options.inception, at::kFloat, device);
-  }
-
-  eval::InceptionFeatures features(Side& side, const std::string& what, const eval::PictureAt& picture) {
-    const at::Tensor first = picture(0);
-    side.size = detail::concat(first.size(2), "x", first.size(1));
-    std::atomic<bool> mixed = false;
-    Watch watch(signals_, options_.quiet, "features of " + what, "image");
-    const eval::PictureAt looked = [&](std::int64_t i) {
-      const at::Tensor t = picture(i);
-      if (t.sizes() != first.sizes()) mixed = true;
-      return t;
-    };
-    const eval::InceptionFeatures found =
-        eval::features_of(network_, rules_.input, eval::wanted_by(rules_), side.count, looked,
-                          [&](std::int64_t done) { watch(done, side.count); });
-    if (mixed) side.size = "mixed";
-    return found;
-  }
-
-  const EvalOptions& options_;
-  const StopSignals& signals_;
-  eval::ScoreRules rules_;
-  eval::Inception network_;
-};
-
-eval::ScoreRecipe recipe_of(const Scoring& scoring, const Side& made, const Side& reference) {
+eval::ScoreRecipe recipe_of(const Scoring& scoring, const ScoringSide& made, const ScoringSide& reference) {
   const eval::ScoreRules& rules = scoring.rules();
   eval::ScoreRecipe recipe;
   recipe.like = rules.name;
-  recipe.network = "inception-v3-2015";
+  recipe.network = scoring.network().name();
   recipe.network_sha256 = scoring.network().sha256();
-  recipe.resize = eval::name_of(rules.input);
+  recipe.resize = scoring.network().resize();
   recipe.dtype = "fp32";
   recipe.count = made.count, recipe.size = made.size, recipe.samples = made.kind, recipe.order = made.order;
   recipe.reference = reference.kind, recipe.reference_count = reference.count;
   recipe.reference_sha256 =
-      hash_of(reference.scored.statistics ? reference.scored.statistics->pool3
-                                          : eval::statistics_of(reference.scored.features).pool3);
+      hash_of(reference.scored.statistics ? reference.scored.statistics->main
+                                          : eval::statistics_of(reference.scored.features).main);
   if (rules.inception_score)
     recipe.inception_splits =
         rules.splits.splits > 0
@@ -153,12 +51,20 @@ eval::ScoreRecipe recipe_of(const Scoring& scoring, const Side& made, const Side
   if (rules.neighbours)
     recipe.neighbour_balls = detail::concat("k ", rules.balls.k, rules.balls.strict ? ", <, " : ", <=, ",
                                             rules.balls.dtype == at::kHalf ? "fp16" : "fp64");
+  recipe.infinity_sizes =
+      detail::concat(eval::infinity_points, " from a tenth on, RandomState(", eval::infinity_seed, ")");
   return recipe;
 }
 
-eval::ScoreFile file_of(const eval::PictureScores& scores) {
+eval::ScoreFile file_of(const eval::PictureScores& scores, const eval::ScoreRules& rules) {
   eval::ScoreFile file;
-  file.fid = scores.fid, file.fid_deviation = scores.fid_deviation, file.fid_unbiased = scores.fid_unbiased;
+  const eval::SampledDistance& d = scores.frechet;
+  if (rules.network == eval::ScoreNetwork::inception)
+    file.fid = d.all, file.fid_deviation = d.deviation, file.fid_unbiased = d.unbiased,
+    file.fid_infinity = d.infinity;
+  else
+    file.fd = d.all, file.fd_deviation = d.deviation, file.fd_unbiased = d.unbiased,
+    file.fd_infinity = d.infinity;
   file.sfid = scores.sfid;
   if (scores.inception_score)
     file.is = scores.inception_score->mean, file.is_deviation = scores.inception_score->deviation;
@@ -185,6 +91,10 @@ std::string lines_of(eval::ScoreFile score) {
   };
   add("fid", score.fid, score.fid_deviation);
   add("fid, unbiased", score.fid_unbiased);
+  add("fid, infinity", score.fid_infinity);
+  add("fd", score.fd, score.fd_deviation);
+  add("fd, unbiased", score.fd_unbiased);
+  add("fd, infinity", score.fd_infinity);
   add("sfid", score.sfid);
   add("is", score.is, score.is_deviation);
   add("kid", score.kid, score.kid_deviation);
@@ -193,9 +103,9 @@ std::string lines_of(eval::ScoreFile score) {
   add("density", score.density);
   add("coverage", score.coverage);
   const eval::ScoreRecipe& r = score.recipe;
-  text +=
-      detail::concat("as ", r.like, ": ", grouped(r.count), " pictures of ", r.size, " against ", r.reference,
-                     r.reference_count > 0 ? detail::concat(" of ", grouped(r.reference_count)) : "", "\n");
+  text += detail::concat(
+      "as ", r.like, ", ", r.network, ": ", grouped(r.count), " pictures of ", r.size, " against ",
+      r.reference, r.reference_count > 0 ? detail::concat(" of ", grouped(r.reference_count)) : "", "\n");
   return text;
 }
 
@@ -222,12 +132,13 @@ int eval_fid(const EvalOptions& options) {
   const StopSignals signals;
   return print_findings(options, signals, [&] {
     Scoring scoring(options, signals);
-    const Side reference = scoring.side(options.reference, "the reference");
-    const Side made = options.samples.empty()
-                          ? scoring.model(generate::model_folder(options.model, "model").string())
-                          : scoring.side(options.samples, "samples");
+    const ScoringSide reference = scoring.side(options.reference, "the reference");
+    const ScoringSide made = options.samples.empty()
+                                 ? scoring.model(generate::model_folder(options.model, "model").string())
+                                 : scoring.side(options.samples, "samples");
+    if (!parallel::world().first()) return Findings{};
     const eval::PictureScores scores = eval::scores_of(made.scored, reference.scored, scoring.rules());
-    eval::ScoreFile file = file_of(scores);
+    eval::ScoreFile file = file_of(scores, scoring.rules());
     file.recipe = recipe_of(scoring, made, reference);
     file.source = options.samples.empty() ? options.model : options.samples;
     file.version = build_info().version, file.device = scoring.network().device().str();
@@ -246,8 +157,9 @@ int eval_reference(const EvalOptions& options) {
   const StopSignals signals;
   return print_findings(options, signals, [&] {
     Scoring scoring(options, signals);
-    const Side side = scoring.side(options.model, "the reference");
+    const ScoringSide side = scoring.side(options.model, "the reference");
     check(side.scored.pictures(), "eval: reference: expected pictures, got statistics: ", options.model);
+    if (!parallel::world().first()) return Findings{};
     eval::Statistics statistics = eval::statistics_of(side.scored.features);
     eval::ScoreFile file;
     file.recipe = recipe_of(scoring, side, side);
@@ -272,11 +184,11 @@ int eval_compare(const EvalOptions& options) {
   }
   const eval::ScoreComparison c = eval::compare_scores(a, b);
   char text[160];
-  std::snprintf(text, sizeof text, "%s: fid %.6g, then %.6g: %+.4g (95 %%: %+.4g to %+.4g)",
+  std::snprintf(text, sizeof text, "%s: %s %.6g, then %.6g: %+.4g (95 %%: %+.4g to %+.4g)",
                 c.low > 0    ? "worse"
                 : c.high < 0 ? "better"
                              : "not distinguishable",
-                *a.fid, *b.fid, c.difference, c.low, c.high);
+                a.distance_name(), *a.distance(), *b.distance(), c.difference, c.low, c.high);
   print(text);
   return Exit::ok;
 }

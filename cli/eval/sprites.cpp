@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <sstream>
 
 #include "cli/command.h"
+#include "cli/eval/clip_sheet.h"
 #include "cli/eval/eval.h"
 #include "cli/eval/sprites_report.h"
 #include "cli/json.h"
@@ -14,9 +14,7 @@
 #include "pom/base/error.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/metadata.h"
-#include "pom/io/font.h"
 #include "pom/io/picture.h"
-#include "pom/io/sheet.h"
 
 namespace pom::cli {
 namespace {
@@ -42,8 +40,7 @@ struct SpritesRun {
   std::vector<std::string> splits = {};
   std::vector<std::int64_t> windows = {};
   std::vector<SpriteQuestion> questions = {};
-  std::vector<std::string> row_labels = {}, labels = {};  // of the sheet
-  std::vector<io::Image> shown = {};
+  ClipSheet sheet = {};
 
   std::int64_t count() const { return options.count.value_or(500); }
   // A clip's noise is the same whichever splits are asked for.
@@ -157,65 +154,23 @@ void plan(SpritesRun& run) {
 
 // ---- the sheet ----
 
-// (3, F, H, W) of a frame -> its picture.
-io::Image frame_image(const at::Tensor& clip, std::int64_t frame) {
-  const at::Tensor pixels = clip.select(1, frame).permute({1, 2, 0}).contiguous();
-  io::Image image = io::make_image("eval", pixels.size(1), pixels.size(0), 3);
-  std::copy_n(pixels.const_data_ptr<std::uint8_t>(), pixels.numel(), image.data.begin());
-  return image;
-}
-
-// A caption over the frames of a row, as many words under each as there is room for.
-std::vector<std::string> spread_words(const std::string& caption, std::size_t cells, int room) {
-  std::vector<std::string> texts(cells);
-  std::istringstream words(caption);
-  std::size_t cell = 0;
-  for (std::string word; words >> word;) {
-    const std::string longer = texts[cell].empty() ? word : texts[cell] + " " + word;
-    if (!texts[cell].empty() && io::text_width(longer) > room && cell + 1 < cells)
-      texts[++cell] = word;
-    else
-      texts[cell] = longer;
-  }
-  return texts;
-}
-
 std::string row_label(const SpriteQuestion& question, std::int64_t length, bool several,
                       const SpriteAgreement& agreement) {
   std::string text = eval::sprite_splits()[static_cast<std::size_t>(question.split)];
   if (several) text += detail::concat(", ", length, " x");
-  std::string wrong;
-  const auto deny = [&](bool right, const char* name) {
-    if (!right) wrong += (wrong.empty() ? " (not " : ", ") + std::string(name);
-  };
-  deny(agreement.kind, "shape"), deny(agreement.hue, "colour"), deny(agreement.direction, "direction");
-  return wrong.empty() ? text : text + wrong + ")";
+  return text + what_is_wrong(agreement);
 }
 
-// Every second frame of the first clips of each split, of the shortest and of the longest.
+// The first clips of each split, of the shortest and of the longest.
 void keep_for_sheet(SpritesRun& run, Questions questions, const at::Tensor& clips, std::size_t length,
                     const std::vector<SpriteAgreement>& agreements) {
-  constexpr std::int64_t most = 4, most_columns = 16, room = 96;
+  constexpr std::int64_t most = 4, most_columns = 16;
   const std::vector<std::int64_t>& lengths = run.parts.lengths;
   if (run.files.sheet.empty() || (length != 0 && length + 1 != lengths.size())) return;
-  const std::int64_t columns = std::min(most_columns, (run.format.frames + 1) / 2);
-  for (std::size_t i = 0; i < questions.size(); ++i) {
-    if (questions[i].number >= most) continue;
-    for (std::int64_t c = 0; c < columns; ++c)
-      run.shown.push_back(frame_image(clips[static_cast<std::int64_t>(i)], 2 * c));
-    for (std::string& text : spread_words(questions[i].caption, static_cast<std::size_t>(columns), room))
-      run.labels.push_back(std::move(text));
-    run.row_labels.push_back(row_label(questions[i], lengths[length], lengths.size() > 1, agreements[i]));
-  }
-}
-
-void write_sheet(const SpritesRun& run) {
-  io::SheetOptions sheet;
-  sheet.columns = static_cast<int>(run.shown.size() / run.row_labels.size());
-  sheet.labels = run.labels;
-  sheet.row_labels = run.row_labels;
-  make_folder_of(run.files.sheet);
-  io::write_picture(run.files.sheet, io::make_sheet(run.shown, sheet), {});
+  for (std::size_t i = 0; i < questions.size(); ++i)
+    if (questions[i].number < most)
+      run.sheet.add(clips[static_cast<std::int64_t>(i)], most_columns, questions[i].caption,
+                    row_label(questions[i], lengths[length], lengths.size() > 1, agreements[i]));
 }
 
 // ---- the work ----
@@ -361,7 +316,7 @@ std::string json_text(const SpritesRun& run, const eval::SpritesReport& report) 
 void write_files(const SpritesRun& run, const eval::SpritesReport& report) {
   if (!run.files.text.empty()) write_text(run.files.text, heading(run) + sprites_text(report));
   if (!run.files.json.empty()) write_text(run.files.json, json_text(run, report) + "\n");
-  if (!run.files.sheet.empty()) write_sheet(run);
+  if (!run.files.sheet.empty()) run.sheet.write(run.files.sheet);
   if (run.files.curve.empty()) return;
   write_text(run.files.curve,
              sprites_curve(
@@ -373,6 +328,7 @@ void write_files(const SpritesRun& run, const eval::SpritesReport& report) {
 }  // namespace
 
 int eval_sprites(const EvalOptions& options) {
+  if (options.changes > 0) return eval_sprite_changes(options);
   const StopSignals signals;
   SpritesRun run{.options = options, .signals = signals};
   plan(run);

@@ -30,20 +30,13 @@ std::string line(const std::string& label, const std::array<std::string, 3>& cel
   return std::string(text) + "\n";
 }
 
-// "97.2 (95.4-98.3)"
-std::string row(const std::string& split, const std::string& what, const SpriteScores& scores) {
-  std::array<std::string, 3> cells;
-  for (std::size_t i = 0; i < measures.size(); ++i) {
-    const std::int64_t hits = scores.*measures[i].hits;
-    const Interval interval = eval::wilson_interval(hits, scores.clips);
-    char text[48];
-    std::snprintf(text, sizeof text, "%.1f (%.1f-%.1f)", percent(hits, scores.clips), 100 * interval.low,
-                  100 * interval.high);
-    cells[i] = text;
-  }
-  char label[64];
-  std::snprintf(label, sizeof label, "%-14s%s", split.c_str(), what.c_str());
-  return line(label, cells);
+void add_rate(JsonObject& object, const char* name, std::int64_t hits, std::int64_t of) {
+  const Interval interval = eval::wilson_interval(hits, of);
+  object.add(name, JsonObject()
+                       .add("right", hits)
+                       .add("rate", percent(hits, of) / 100)
+                       .add("low", interval.low)
+                       .add("high", interval.high));
 }
 
 // The rows of one split: each length, then the drawings of all of them.
@@ -53,22 +46,13 @@ std::string rows(const std::string& split, const ScoreTable* clips, const ScoreT
   const ScoreTable& table = clips ? *clips : drawings;
   const bool several = table.lengths().size() > 1;
   for (std::size_t i = 0; (clips || several) && i < table.lengths().size(); ++i)
-    text += row(i == 0 ? split : "", several ? detail::concat(table.lengths()[i], " x") : "clips",
-                scores_at(table, i));
-  return text + row(text.empty() ? split : "", "drawings", drawn);
-}
-
-// "misfit        clips     mean 0.0123, worst 0.2101; 3 of 2000 fit no shape"
-std::string misfit_row(const std::string& name, const std::string& what, const SpriteScores& scores) {
-  char text[160];
-  std::snprintf(text, sizeof text, "%-14s%-10smean %.4f, worst %.4f; %lld of %lld fit no shape\n",
-                name.c_str(), what.c_str(), scores.mean_misfit(), scores.worst_misfit,
-                static_cast<long long>(scores.clips - scores.fitting), static_cast<long long>(scores.clips));
-  return text;
+    text += score_row(i == 0 ? split : "", several ? detail::concat(table.lengths()[i], " x") : "clips",
+                      scores_at(table, i));
+  return text + score_row(text.empty() ? split : "", "drawings", drawn);
 }
 
 std::string table(const std::string& title, const ScoreTable* clips, const ScoreTable& drawings) {
-  std::string text = line("in % (95 % interval)", {"shape", "colour", "direction"});
+  std::string text = score_head();
   if (!title.empty()) text = title + "\n" + text;
   for (std::size_t split = 0; split < drawings.splits().size(); ++split)
     text += rows(
@@ -90,22 +74,7 @@ std::vector<JsonObject> objects(const ScoreTable& table, const std::int64_t* win
       JsonObject& object = all.emplace_back();
       if (window) object.add("window", *window);
       object.add("split", table.splits()[split]).add("length", table.lengths()[length]);
-      object.add("count", scores.clips);
-      for (const Measure& measure : measures) {
-        const std::int64_t hits = scores.*measure.hits;
-        const Interval interval = eval::wilson_interval(hits, scores.clips);
-        object.add(measure.name, JsonObject()
-                                     .add("right", hits)
-                                     .add("rate", percent(hits, scores.clips) / 100)
-                                     .add("low", interval.low)
-                                     .add("high", interval.high));
-      }
-      object.add("misfit", JsonObject()
-                               .add("mean", scores.mean_misfit())
-                               .add("worst", scores.worst_misfit)
-                               .add("most_allowed", eval::worst_fit)
-                               .add("of_no_shape", scores.found - scores.fitting)
-                               .add("nothing_found", scores.clips - scores.found));
+      add_scores(object, scores);
     }
   return all;
 }
@@ -121,6 +90,47 @@ PlotSeries series(const std::string& name, const ScoreTable& table, const Measur
 }
 
 }  // namespace
+
+std::string rate_text(std::int64_t hits, std::int64_t of) {
+  const Interval interval = eval::wilson_interval(hits, of);
+  char text[48];
+  std::snprintf(text, sizeof text, "%.1f (%.1f-%.1f)", percent(hits, of), 100 * interval.low,
+                100 * interval.high);
+  return text;
+}
+
+std::string score_head() {
+  return line("in % (95 % interval)", {"shape", "colour", "direction"});
+}
+
+std::string score_row(const std::string& name, const std::string& what, const SpriteScores& scores) {
+  std::array<std::string, 3> cells;
+  for (std::size_t i = 0; i < measures.size(); ++i)
+    cells[i] = rate_text(scores.*measures[i].hits, scores.clips);
+  char label[64];
+  std::snprintf(label, sizeof label, "%-14s%s", name.c_str(), what.c_str());
+  return line(label, cells);
+}
+
+std::string misfit_row(const std::string& name, const std::string& what, const SpriteScores& scores) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%-14s%-10smean %.4f, worst %.4f; %lld of %lld fit no shape\n",
+                name.c_str(), what.c_str(), scores.mean_misfit(), scores.worst_misfit,
+                static_cast<long long>(scores.clips - scores.fitting), static_cast<long long>(scores.clips));
+  return text;
+}
+
+void add_scores(JsonObject& object, const SpriteScores& scores) {
+  object.add("count", scores.clips);
+  for (const Measure& measure : measures) add_rate(object, measure.name, scores.*measure.hits, scores.clips);
+  add_rate(object, "shape_and_colour", scores.kinds_and_hues, scores.clips);
+  object.add("misfit", JsonObject()
+                           .add("mean", scores.mean_misfit())
+                           .add("worst", scores.worst_misfit)
+                           .add("most_allowed", eval::worst_fit)
+                           .add("of_no_shape", scores.found - scores.fitting)
+                           .add("nothing_found", scores.clips - scores.found));
+}
 
 std::string window_text(std::int64_t window) {
   return window == 0 ? "no window" : detail::concat("window of ", window, window == 1 ? " block" : " blocks");

@@ -34,6 +34,7 @@ class Part final : public Dataset {
   std::vector<std::int64_t> shape() const override { return whole_->shape(); }
   bool latents() const override { return whole_->latents(); }
   std::vector<std::int64_t> text_shape() const override { return whole_->text_shape(); }
+  std::int64_t parts() const override { return whole_->parts(); }
   std::vector<std::int64_t> groups() const override {
     std::vector<std::int64_t> groups = whole_->groups();
     std::int64_t end = 0;

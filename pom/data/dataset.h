@@ -105,9 +105,10 @@ void check_clip_length(const DataConfig& config);
 struct Example {
   at::Tensor picture;  // (C, H, W), or (C, F, H, W) of a clip: uint8 of a picture, fp32 of a latent
   std::int64_t label = 0;
-  std::string caption = {};   // of a clip
-  at::Tensor text = {};       // its states (tokens, width) fp16, where the data set has them
-  at::Tensor text_mask = {};  // (tokens) bool
+  std::string caption = {};             // of a clip, or of its first part
+  std::vector<std::string> later = {};  // of its other parts
+  at::Tensor text = {};                 // its states (tokens, width) fp16, where the data set has them
+  at::Tensor text_mask = {};            // (tokens) bool
 };
 
 // Item i is always the same, whoever asks and in whatever order. get() may be called from many threads.
@@ -123,6 +124,8 @@ class Dataset {
   virtual bool latents() const { return false; }
   // (tokens, width) of the text states of every example; empty: there are none.
   virtual std::vector<std::int64_t> text_shape() const { return {}; }
+  // A clip has so many parts of equal length with a caption each.
+  virtual std::int64_t parts() const { return 1; }
   // Sizes of the runs of examples that are stored together, first to last: the loader keeps an epoch among
   // few of them at a time. Empty: any example is as near as any other.
   virtual std::vector<std::int64_t> groups() const { return {}; }

@@ -96,6 +96,7 @@ struct Loader::Impl {
   std::int64_t size;                // of the data set
   std::vector<std::int64_t> shape;  // (C, H, W)
   std::vector<std::int64_t> text;   // (tokens, width), or nothing
+  std::int64_t parts;               // captions of an example
   Order order;
   std::int64_t count;  // examples of a batch that are read here
   std::int64_t slice;  // examples
@@ -131,6 +132,7 @@ Loader::Impl::Impl(std::shared_ptr<const Dataset> data, const LoaderOptions& wan
       size(dataset->size()),
       shape(dataset->shape()),
       text(dataset->text_shape()),
+      parts(dataset->parts()),
       order(size, dataset->groups(), options.seed) {
   type = dataset->latents() ? at::kFloat : at::kByte;
   example_bytes = c10::elementSize(type);
@@ -194,7 +196,7 @@ Slot* Loader::Impl::open_slot() {
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   slot->batch = {at::empty(sizes, at::TensorOptions(type).pinned_memory(options.pinned)),
                  at::empty({count}, at::kLong), opened,
-                 std::vector<std::string>(static_cast<std::size_t>(count))};
+                 std::vector<std::string>(static_cast<std::size_t>(count * parts))};
   if (!text.empty()) {
     const auto pinned = at::TensorOptions().pinned_memory(options.pinned);
     slot->batch.text = at::empty({count, text[0], text[1]}, pinned.dtype(at::kHalf));
@@ -216,7 +218,9 @@ void Loader::Impl::put(Slot& slot, std::int64_t i) {
     put_example(example.text_mask, slot.batch.text_mask, i);
   }
   slot.batch.labels.data_ptr<std::int64_t>()[i] = example.label;
-  slot.batch.captions[static_cast<std::size_t>(i)] = std::move(example.caption);
+  const auto captions = slot.batch.captions.begin() + i * parts;
+  *captions = std::move(example.caption);
+  std::ranges::move(example.later, captions + 1);
 }
 
 // The example, or the next one that can be read; those passed over are noted.
@@ -248,7 +252,8 @@ bool Loader::Impl::try_read(std::int64_t index, std::int64_t epoch, Example& exa
 void Loader::Impl::check_example(const Example& example, std::int64_t index) const {
   const at::Tensor& picture = example.picture;
   const bool fits = picture.defined() && picture.is_contiguous() && picture.scalar_type() == type &&
-                    picture.nbytes() == example_bytes && has_text(example, text);
+                    picture.nbytes() == example_bytes && has_text(example, text) &&
+                    std::ssize(example.later) == parts - 1;
   check(fits, "loader: ", dataset->name_of(index), ": expected a whole example of the data set's shape");
 }
 

@@ -19,7 +19,7 @@ struct Batch {
   at::Tensor pictures;     // (B, C, H, W), or (B, C, F, H, W) of clips: uint8 of pictures, fp32 of latents
   at::Tensor labels;       // (B) int64
   std::int64_t first = 0;  // the place of its first example: examples that came before it, over all epochs
-  std::vector<std::string> captions = {};  // B of them; of clips
+  std::vector<std::string> captions = {};  // of clips, B of them; or of each part of each clip, clip by clip
   at::Tensor text = {};                    // (B, tokens, width) fp16, where the data set has text states
   at::Tensor text_mask = {};               // (B, tokens) bool
 };

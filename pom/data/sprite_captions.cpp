@@ -110,7 +110,7 @@ std::string caption_of(const SpriteClip& clip, std::int64_t number) {
   std::string sprites;
   for (const Sprite& sprite : clip.sprites)
     sprites += (sprites.empty() ? "" : " and ") + said_of(sprite, wording);
-  std::string text = wording.scene;
+  std::string text = clip.named ? wording.scene : "{sprites}";
   replace(text, "{sprites}", sprites);
   replace(text, "{ground}", ground_names().at(static_cast<std::size_t>(clip.ground)));
   return text;

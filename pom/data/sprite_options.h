@@ -16,6 +16,12 @@ struct SpriteOptions {
   double staying = 0.1;
   double spinning = 0.25;
   double pulsing = 0.2;
+  double changes = 0;             // share of the clips whose prompt changes on the way
+  std::int64_t change_every = 8;  // frames: it may at each multiple of them
+  double unnamed = 0;             // share of the captions that do not name the ground
+
+  // Equal parts of a clip of so many frames that have a caption each.
+  std::int64_t parts(std::int64_t frames) const { return changes > 0 ? frames / change_every : 1; }
 
   friend bool operator==(const SpriteOptions&, const SpriteOptions&) = default;
 
@@ -38,6 +44,22 @@ struct SpriteOptions {
     visit(Field{.name = "spinning", .help = "share of sprites that spin", .least = 0, .most = 1}, spinning);
     visit(Field{.name = "pulsing", .help = "share of sprites that grow and shrink", .least = 0, .most = 1},
           pulsing);
+    visit(Field{.name = "changes",
+                .help = "sprites: share of clips whose prompt changes on the way",
+                .least = 0,
+                .most = 1},
+          changes);
+    visit(Field{.name = "change_every",
+                .help = "sprites: frames between the places where it may change; must divide data.frames and "
+                        "batch.cut_frames",
+                .least = 1,
+                .most = 1e6},
+          change_every);
+    visit(Field{.name = "unnamed",
+                .help = "sprites: share of captions that do not name the ground",
+                .least = 0,
+                .most = 1},
+          unnamed);
   }
 };
 

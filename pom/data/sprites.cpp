@@ -1,11 +1,11 @@
-// Which clip a number stands for, where its sprites are at a time, and the data set of all of them.
+// Which clip a number stands for, its frames, and the data set of all of them.
 //
 // The same bytes on every machine, as in draw_shape.cpp: sums, products, quotients and comparisons alone.
 #include "pom/data/sprites.h"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <iterator>
 
 #include <ATen/ops/empty.h>
 
@@ -15,6 +15,7 @@
 #include "pom/data/exact_math.h"
 #include "pom/data/grounds.h"
 #include "pom/data/layers.h"
+#include "pom/data/sprite_shots.h"
 #include "pom/data/streams.h"
 #include "pom/data/uniform.h"
 #include "pom/io/image.h"
@@ -29,7 +30,7 @@ enum SceneDraw {
   scene_two,
   scene_ground,
   scene_paint,
-  scene_end = scene_paint + ground_numbers,
+  scene_unnamed = scene_paint + ground_numbers,
   scene_numbers = 16
 };
 enum SpriteDraw {
@@ -52,8 +53,9 @@ enum SpriteDraw {
   sprite_pulse,
   sprite_numbers = 24
 };
-static_assert(scene_end <= scene_numbers && sprite_pulse < sprite_numbers);
-constexpr std::int64_t most_sprites = 2, clip_numbers = scene_numbers + most_sprites * sprite_numbers;
+static_assert(scene_unnamed < scene_numbers && sprite_pulse < sprite_numbers);
+constexpr std::int64_t most_sprites = 2;
+static_assert(sprite_clip_numbers == scene_numbers + most_sprites * sprite_numbers);
 
 // The shapes that training never sees in a hue: one of each, and no shape twice.
 constexpr std::array<std::int64_t, 8> held_out_kinds = {1, 4, 7, 0, 3, 6, 9, 2};
@@ -139,62 +141,17 @@ std::vector<std::int64_t> hues_of(const std::vector<Sprite>& sprites) {
 void check_options(const SpriteOptions& options) {
   check(options.directions == 4 || options.directions == 8, "sprites: directions: expected 4 or 8, got ",
         options.directions);
-  for (const double share :
-       {options.two, options.bouncing, options.staying, options.spinning, options.pulsing})
+  for (const double share : {options.two, options.bouncing, options.staying, options.spinning,
+                             options.pulsing, options.changes, options.unnamed})
     check(share >= 0 && share <= 1, "sprites: shares: expected 0 to 1, got ", share);
   check(options.bouncing + options.staying <= 1, "sprites: bouncing + staying: expected at most 1, got ",
         options.bouncing + options.staying);
 }
 
-// ---- where a sprite is
-
-double turn(double turns) {  // what is left of whole turns
-  return turns - std::floor(turns);
-}
-
-// From -1 through 1 and back in one turn, at an even pace.
-double to_and_fro(double turns) {
-  const double t = turn(turns);
-  return t < 0.5 ? 4 * t - 1 : 3 - 4 * t;
-}
-
-// Into [-side/2, side/2).
-double wrapped(double place, double side) {
-  return side * (turn(place / side + 0.5) - 0.5);
-}
-
-// No shape reaches farther, in radii.
-constexpr double farthest = 1.09;
-
-struct Place {
-  double x, y;
-};
-
-// How far from the middle a whole sprite may be.
-Place room_of(const Sprite& sprite, double w, double h) {
-  return {0.5 * w - farthest * sprite.radius, 0.5 * h - farthest * sprite.radius};
-}
-
-Place bounced(const Sprite& sprite, double seconds, double w, double h) {
-  const Place room = room_of(sprite, w, h);
-  const exact::Direction way = exact::direction(static_cast<double>(sprite.direction) * (exact::pi / 4));
-  const bool level = sprite.direction == 0, upright = sprite.direction == 2;
-  // Along a diagonal it goes from corner to corner of the largest square in the middle.
-  const double half = level ? room.x : upright ? room.y : std::min(room.x, room.y) / way.sine;
-  const double along = half * to_and_fro(sprite.phase + sprite.speed * seconds / (4 * half));
-  return {along * way.cosine + (upright ? 2 * sprite.x * room.x : 0),
-          along * way.sine + (level ? 2 * sprite.y * room.y : 0)};
-}
-
-// Over the edges it goes only where its way leads: else it would be cut in two for ever.
-Place drifted(const Sprite& sprite, double seconds, double w, double h) {
-  const Place room = room_of(sprite, w, h);
-  const exact::Direction way = exact::direction(static_cast<double>(sprite.direction) * (exact::pi / 4));
-  const bool stays = sprite.motion == Motion::stay, level = sprite.direction % 4 == 0,
-             upright = sprite.direction % 4 == 2;
-  const double gone = sprite.speed * seconds;
-  return {stays || upright ? 2 * sprite.x * room.x : wrapped(sprite.x * w + gone * way.cosine, w),
-          stays || level ? 2 * sprite.y * room.y : wrapped(sprite.y * h + gone * way.sine, h)};
+void check_changes(const SpriteOptions& options, std::int64_t frames) {
+  const std::int64_t every = options.change_every;
+  check(options.changes == 0 || (every >= 1 && every < frames && frames % every == 0),
+        "data: change_every: expected a divisor of data.frames (", frames, ") below it, got ", every);
 }
 
 // ---- as a data set
@@ -216,14 +173,18 @@ class Sprites final : public Dataset {
   std::vector<std::int64_t> shape() const override {
     return {3, format_.frames, format_.height, format_.width};
   }
+  std::int64_t parts() const override { return options_.parts(format_.frames); }
 
   Example get(std::int64_t index, std::int64_t) const override {
     check(index >= 0 && (size_ == 0 || index < size_), "sprites: index: expected 0 to ", size_ - 1, ", got ",
           index);
-    const SpriteClip clip = sprite_clip_at(options_, seed_, first_ + index);
-    Example example{at::empty(shape(), at::kByte), 0, caption_of(clip)};
-    draw_clip(clip, format_,
-              {example.picture.data_ptr<std::uint8_t>(), static_cast<std::size_t>(example.picture.numel())});
+    const std::vector<SpriteShot> shots = sprite_shots_at(options_, seed_, first_ + index, format_);
+    std::vector<std::string> captions = captions_of_parts(shots, parts(), format_.frames);
+    Example example{at::empty(shape(), at::kByte), 0, std::move(captions.front())};
+    example.later.assign(std::make_move_iterator(captions.begin() + 1),
+                         std::make_move_iterator(captions.end()));
+    draw_shots(shots, format_,
+               {example.picture.data_ptr<std::uint8_t>(), static_cast<std::size_t>(example.picture.numel())});
     return example;
   }
 
@@ -257,14 +218,25 @@ bool is_held_out_pair(std::int64_t hue, std::int64_t kind) {
   return held_out_kinds[static_cast<std::size_t>(hue)] == kind;
 }
 
+bool hides(std::int64_t ground, const std::vector<Sprite>& sprites) {
+  const std::string& name = ground_names().at(static_cast<std::size_t>(ground));
+  return std::ranges::any_of(sprites, [&](const Sprite& sprite) {
+    return hue_names()[static_cast<std::size_t>(sprite.hue)] == name;
+  });
+}
+
 SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std::int64_t index) {
-  check_options(options);
   check(index >= 0 && index < (std::int64_t{1} << 55),
         "sprites: index: expected at least 0 and below 2^55, got ", index);
+  std::array<float, sprite_clip_numbers> u;
+  fill_uniform(u.data(), sprite_clip_numbers, {seed, noise_for::data_content, streams::sprites},
+               index * sprite_clip_numbers);
+  return sprite_clip_of(options, u);
+}
+
+SpriteClip sprite_clip_of(const SpriteOptions& options, std::span<const float, sprite_clip_numbers> u) {
+  check_options(options);
   const Novelty novelty = novelty_of(options.split);
-  std::array<float, clip_numbers> u;
-  fill_uniform(u.data(), clip_numbers, {seed, noise_for::data_content, streams::sprites},
-               index * clip_numbers);
   SpriteClip clip;
   clip.wording = choose_wording(novelty.wordings, u[scene_wording]);
   clip.sprites.resize(happens(options.two, u[scene_two]) ? 2 : 1);
@@ -276,27 +248,9 @@ SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std:
     numbers += sprite_numbers;
   }
   clip.ground = choose_ground(hues_of(clip.sprites), u[scene_ground]);
+  clip.named = !happens(options.unnamed, u[scene_unnamed]);
   paint_ground(clip.background, clip.ground, u.data() + scene_paint);
   return clip;
-}
-
-Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::int64_t height) {
-  check(width > 0 && height > 0, "sprite_at: size: expected at least 1x1, got ", width, "x", height);
-  const auto unit = static_cast<double>(std::min(width, height));
-  const double w = static_cast<double>(width) / unit, h = static_cast<double>(height) / unit;
-  const Place place =
-      sprite.motion == Motion::bounce ? bounced(sprite, seconds, w, h) : drifted(sprite, seconds, w, h);
-  // Between its full size and 0.64 of it.
-  const double growth = 0.82 + 0.18 * exact::direction(2 * exact::pi * turn(sprite.pulse * seconds)).cosine;
-  Shape shape;
-  shape.kind = sprite.kind;
-  shape.hue = sprite.hue;
-  shape.x = static_cast<float>(place.x);
-  shape.y = static_cast<float>(place.y);
-  shape.radius = static_cast<float>(sprite.radius * (sprite.pulse > 0 ? growth : 1.0));
-  shape.angle = two_pi * static_cast<float>(turn(sprite.angle + sprite.spin * seconds));
-  std::copy(std::begin(sprite.colour), std::end(sprite.colour), std::begin(shape.colour));
-  return shape;
 }
 
 void check_clip_format(const char* operation, const ClipFormat& format, std::int64_t bytes) {
@@ -330,6 +284,7 @@ std::shared_ptr<const Dataset> make_sprites(const DataConfig& config, std::uint6
   check(!config.flip, "data: flip: expected false where kind is sprites: captions say left and right");
   check_options(config.sprites);
   novelty_of(config.sprites.split);
+  check_changes(config.sprites, config.frames);
   return std::make_shared<Sprites>(config, seed, size, first);
 }
 

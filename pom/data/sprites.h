@@ -46,6 +46,7 @@ struct SpriteClip {
   std::vector<Sprite> sprites;  // one or two; the first is in front
   std::int64_t ground = 0;      // of ground_names()
   std::int64_t wording = 0;     // of its caption
+  bool named = true;            // whether its caption says what the ground is
   Shape background;             // of which only the ground is drawn
 };
 
@@ -58,7 +59,14 @@ std::int64_t wording_count();
 // out; in new_pairs all pairs are, in new_wordings the wording, in new_both both.
 SpriteClip sprite_clip_at(const SpriteOptions& options, std::uint64_t seed, std::int64_t index);
 
-// "a red star drifts slowly to the left over blue".
+// The clip that so many uniform numbers make.
+inline constexpr std::int64_t sprite_clip_numbers = 64;
+SpriteClip sprite_clip_of(const SpriteOptions& options, std::span<const float, sprite_clip_numbers> numbers);
+
+// Whether one of these sprites has the colour of that ground.
+bool hides(std::int64_t ground, const std::vector<Sprite>& sprites);
+
+// "a red star drifts slowly to the left over blue"; without "over blue" where the ground is not named.
 std::string caption_of(const SpriteClip& clip);
 // The same in another wording.
 std::string caption_of(const SpriteClip& clip, std::int64_t wording);
@@ -74,6 +82,10 @@ void check_clip_format(const char* operation, const ClipFormat& format, std::int
 
 // A sprite as a drawing, `seconds` after the beginning, in a picture of this width and height.
 Shape sprite_at(const Sprite& sprite, double seconds, std::int64_t width, std::int64_t height);
+
+// Makes a sprite be at (x, y) at that time, as sprite_at gives them, or as near to it as its way allows: none
+// is cut by an edge that it does not cross, and a bounce has its line.
+void move_sprite(Sprite& sprite, double x, double y, double seconds, std::int64_t width, std::int64_t height);
 
 // out: planar (3, F, H, W). A longer clip begins with the frames of a shorter one.
 void draw_clip(const SpriteClip& clip, const ClipFormat& format, std::span<std::uint8_t> out);

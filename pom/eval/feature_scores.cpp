@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -162,12 +163,17 @@ ScoreSpread kernel_distance(const at::Tensor& a, const at::Tensor& b, const Kern
         ", the samples of the smaller set, got ", options.size);
   check(options.subsets >= 1, "kernel_distance: subsets: expected at least 1, got ", options.subsets);
   NumpyRandom random(static_cast<std::uint32_t>(options.seed));
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < options.subsets; ++i) {
-    const at::Tensor x = rows(a, random.choice(a.size(0), options.size));
-    const at::Tensor y = rows(b, random.choice(b.size(0), options.size));
-    values.push_back(kernel_distance_of_all(x, y, options.cross_diagonal));
+  const auto subsets = static_cast<std::size_t>(options.subsets);
+  std::vector<std::vector<std::int64_t>> of_a(subsets), of_b(subsets);
+  for (std::size_t i = 0; i < subsets; ++i) {
+    of_a[i] = random.choice(a.size(0), options.size);
+    of_b[i] = random.choice(b.size(0), options.size);
   }
+  std::vector<double> values(subsets);
+  at::parallel_for(0, options.subsets, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      values[i] = kernel_distance_of_all(rows(a, of_a[i]), rows(b, of_b[i]), options.cross_diagonal);
+  });
   return spread_of(values);
 }
 

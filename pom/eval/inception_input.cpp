@@ -11,13 +11,18 @@
 #include <ATen/ops/upsample_bilinear2d.h>
 
 #include "pom/base/error.h"
+#include "pom/data/resample.h"
 #include "pom/eval/inception.h"
+#include "pom/eval/shapes_eval.h"
 
 namespace pom::eval {
 namespace {
 
-constexpr std::pair<std::string_view, InputRule> rules[] = {
-    {"tensorflow", InputRule::tensorflow}, {"torch", InputRule::torch}, {"clean", InputRule::clean}};
+constexpr std::pair<std::string_view, InputRule> rules[] = {{"tensorflow", InputRule::tensorflow},
+                                                            {"torch", InputRule::torch},
+                                                            {"clean", InputRule::clean},
+                                                            {"bicubic", InputRule::bicubic},
+                                                            {"pillow", InputRule::pillow}};
 
 // Along one side: the pixel before, the one after, and how far it is from the first to the second.
 struct Taps {
@@ -48,12 +53,20 @@ at::Tensor bilinear_from_corners(const at::Tensor& x, std::int64_t side) {
   return top + (wide.index_select(2, rows.above) - top) * rows.fraction.unsqueeze(1);
 }
 
+// As Pillow does it, to the bit; on the host.
+at::Tensor resampled(const at::Tensor& pictures, std::int64_t side, at::ScalarType dtype) {
+  std::vector<io::Image> images = unstack_pictures(pictures.to(at::kCPU));
+  for (io::Image& image : images)
+    image = data::resample(image, static_cast<int>(side), static_cast<int>(side), data::Filter::bicubic);
+  return stack_pictures(images).to(dtype);
+}
+
 }  // namespace
 
 InputRule input_rule(std::string_view name) {
   for (const auto& [known, rule] : rules)
     if (known == name) return rule;
-  fail("eval: resize: expected tensorflow, torch or clean, got \"", name, "\"");
+  fail("eval: resize: expected tensorflow, torch, clean, bicubic or pillow, got \"", name, "\"");
 }
 
 std::string name_of(InputRule rule) {
@@ -64,13 +77,17 @@ at::Tensor resized(const at::Tensor& pictures, std::int64_t side, InputRule rule
   check(pictures.dim() == 4 && pictures.size(1) == 3 && pictures.scalar_type() == at::kByte,
         "eval: pictures: expected uint8 of shape (N, 3, H, W), got ", pictures.scalar_type(), " of shape ",
         pictures.sizes());
+  if (rule == InputRule::pillow) return resampled(pictures, side, dtype);
   const at::Tensor x = pictures.to(dtype);
   if (rule == InputRule::tensorflow) return bilinear_from_corners(x, side);
   if (rule == InputRule::torch) return at::upsample_bilinear2d(x, {side, side}, /*align_corners=*/false);
-  return at::_upsample_bicubic2d_aa(x, {side, side}, /*align_corners=*/false).clamp(0, 255);
+  const at::Tensor y = at::_upsample_bicubic2d_aa(x, {side, side}, /*align_corners=*/false);
+  return rule == InputRule::clean ? y.clamp(0, 255) : y;
 }
 
 at::Tensor inception_input(const at::Tensor& pictures, InputRule rule, at::ScalarType dtype) {
+  check(rule == InputRule::tensorflow || rule == InputRule::torch || rule == InputRule::clean,
+        "eval: resize: expected one of Inception's, got ", name_of(rule));
   const at::Tensor x = resized(pictures, inception_side, rule, dtype);
   return rule == InputRule::torch ? x / 255 * 2 - 1 : (x - 128) / 128;
 }

@@ -1,7 +1,10 @@
 #include "pom/eval/moments.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/outer.h>
@@ -10,6 +13,11 @@
 #include "pom/base/error.h"
 
 namespace pom::eval {
+namespace {
+
+constexpr std::int64_t blocks_at_once = 8;  // blocks in memory
+
+}  // namespace
 
 void Moments::add(std::int64_t first, const at::Tensor& features) {
   c10::NoGradGuard no_grad;
@@ -17,16 +25,34 @@ void Moments::add(std::int64_t first, const at::Tensor& features) {
         features.sizes());
   check(first >= 0 && first % moment_block == 0, "Moments: first: expected a multiple of ", moment_block,
         ", got ", first);
-  for (std::int64_t at = 0; at < features.size(0); at += moment_block) {
-    const std::int64_t n = std::min(moment_block, features.size(0) - at),
-                       number = (first + at) / moment_block;
-    check(number >= next_ && !blocks_.contains(number), "Moments: expected each sample once, got ",
-          number * moment_block, " twice");
-    const at::Tensor x = features.narrow(0, at, n).to(at::kCPU, at::kDouble);
-    blocks_[number] = {n, x.sum(0), at::matmul(x.t(), x)};
-    count_ += n;
+  const std::int64_t blocks = (features.size(0) + moment_block - 1) / moment_block;
+  for (std::int64_t done = 0; done < blocks; done += blocks_at_once) {
+    const std::int64_t some = std::min(blocks_at_once, blocks - done);
+    std::vector<Block> made(static_cast<std::size_t>(some));
+    // Each is one thread's, so that the number of threads changes no bit; at least two, for one by itself
+    // would get them all.
+    at::parallel_for(0, std::max<std::int64_t>(2, some), 1, [&](std::int64_t begin, std::int64_t end) {
+      const c10::NoGradGuard none;
+      for (std::int64_t i = begin; i < std::min(end, some); ++i)
+        made[static_cast<std::size_t>(i)] = block_of(features, (done + i) * moment_block);
+    });
+    for (std::int64_t i = 0; i < some; ++i)
+      keep(first / moment_block + done + i, std::move(made[static_cast<std::size_t>(i)]));
+    fold();
   }
-  fold();
+}
+
+Moments::Block Moments::block_of(const at::Tensor& features, std::int64_t at) {
+  const std::int64_t n = std::min(moment_block, features.size(0) - at);
+  const at::Tensor x = features.narrow(0, at, n).to(at::kCPU, at::kDouble);
+  return {n, x.sum(0), at::matmul(x.t(), x)};
+}
+
+void Moments::keep(std::int64_t number, Block block) {
+  check(number >= next_ && !blocks_.contains(number), "Moments: expected each sample once, got ",
+        number * moment_block, " twice");
+  count_ += block.count;
+  blocks_[number] = std::move(block);
 }
 
 void Moments::fold() {

@@ -29,6 +29,8 @@ class Moments {
     std::int64_t count = 0;
     at::Tensor sum, products;  // (F), (F, F), fp64
   };
+  static Block block_of(const at::Tensor& features, std::int64_t at);
+  void keep(std::int64_t number, Block block);
   void fold();  // what is complete from the beginning on goes into one
 
   std::map<std::int64_t, Block> blocks_;  // by number, those that wait for one before them

@@ -1,10 +1,6 @@
 #include "pom/eval/picture_scores.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
@@ -27,7 +23,8 @@ class Against {
       : reference_(reference) {
     const bool few = !statistics && reference.defined() &&
                      (made.size(0) <= made.size(1) || reference.size(0) <= reference.size(1));
-    if (!few) moments_.emplace(statistics ? *statistics : gaussian_of(reference));
+    if (few) return;
+    in_one_thread([&] { moments_.emplace(statistics ? *statistics : gaussian_of(reference)); });
   }
   double distance(const at::Tensor& made) const {
     if (!moments_) return frechet_of_samples(made, reference_);
@@ -39,35 +36,11 @@ class Against {
   std::optional<FrechetReference> moments_;
 };
 
-at::Tensor every_second(const at::Tensor& x, std::int64_t first) {
-  return x.slice(0, first, std::nullopt, 2);
-}
-
-// The bias of a distance falls as 1/N: twice that of all less that of halves has none of this order.
-double without_bias(double all, const at::Tensor& made, const Against& against) {
-  const double halves =
-      (against.distance(every_second(made, 0)) + against.distance(every_second(made, 1))) / 2;
-  return 2 * all - halves;
-}
-
-constexpr std::int64_t tenths = 10;
-
-// By the jackknife: each tenth of the samples is left out once.
-double deviation_over_samples(const at::Tensor& made, const Against& against) {
-  const at::Tensor number = at::arange(made.size(0), at::kLong).remainder(tenths);
-  std::vector<double> without;
-  for (std::int64_t i = 0; i < tenths; ++i)
-    without.push_back(against.distance(made.index_select(0, (number != i).nonzero().flatten())));
-  double mean = 0, squares = 0;
-  for (const double x : without) mean += x / tenths;
-  for (const double x : without) squares += (x - mean) * (x - mean);
-  return std::sqrt(squares * (tenths - 1) / tenths);
-}
-
 }  // namespace
 
 const std::vector<std::string>& score_rule_names() {
-  static const std::vector<std::string> names = {"torch-fidelity", "adm", "clean-fid", "pytorch-fid"};
+  static const std::vector<std::string> names = {"torch-fidelity", "adm",  "clean-fid",
+                                                 "pytorch-fid",    "edm2", "dgm-eval"};
   return names;
 }
 
@@ -91,16 +64,27 @@ ScoreRules score_rules(const std::string& name) {
             .kernel = false,
             .neighbours = false,
             .spatial = false};
-  fail("eval: like: expected torch-fidelity, adm, clean-fid or pytorch-fid, got \"", name, "\"",
-       suggestion(name, score_rule_names()));
+  if (name == "edm2" || name == "dgm-eval")
+    return {.name = name,
+            .network = ScoreNetwork::dinov2,
+            .input = name == "edm2" ? InputRule::bicubic : InputRule::pillow,
+            .inception_score = false,
+            .kernel = false,
+            .neighbours = false,
+            .spatial = false};
+  fail("eval: like: expected torch-fidelity, adm, clean-fid, pytorch-fid, edm2 or dgm-eval, got \"", name,
+       "\"", suggestion(name, score_rule_names()));
 }
 
-InceptionWanted wanted_by(const ScoreRules& rules) {
-  return {.spatial = rules.spatial, .pool3 = true, .logits = rules.inception_score};
+std::unique_ptr<FeatureNetwork> open_network(const ScoreRules& rules, const std::filesystem::path& file,
+                                             const at::Device& device) {
+  if (rules.network == ScoreNetwork::dinov2) return open_dinov2(file, rules.input, device);
+  const InceptionWanted wanted{.spatial = rules.spatial, .pool3 = true, .logits = rules.inception_score};
+  return open_inception(file, rules.input, wanted, device);
 }
 
-Statistics statistics_of(const InceptionFeatures& features) {
-  Statistics statistics{gaussian_of(features.pool3), {}, {}};
+Statistics statistics_of(const PictureFeatures& features) {
+  Statistics statistics{gaussian_of(features.main), {}, {}};
   if (features.spatial.defined()) statistics.spatial = gaussian_of(features.spatial);
   return statistics;
 }
@@ -110,30 +94,33 @@ PictureScores scores_of(const ScoredSide& made, const ScoredSide& reference, con
   const auto leave_out = [&](const std::string& what, const std::string& why) {
     scores.left_out.push_back(what + ": " + why);
   };
-  const Gaussian* pool3 = reference.statistics ? &reference.statistics->pool3 : nullptr;
+  const Gaussian* main = reference.statistics ? &reference.statistics->main : nullptr;
   const Gaussian* spatial =
       reference.statistics && reference.statistics->spatial ? &*reference.statistics->spatial : nullptr;
   if (!made.pictures()) {
-    check(made.statistics.has_value() && (pool3 || reference.pictures()),
+    check(made.statistics.has_value() && (main || reference.pictures()),
           "eval: expected two sides to compare");
-    scores.fid =
-        frechet_distance(made.statistics->pool3, pool3 ? *pool3 : gaussian_of(reference.features.pool3));
-    leave_out("all but fid", "the samples are statistics alone");
+    in_one_thread([&] {
+      scores.frechet.all =
+          frechet_distance(made.statistics->main, main ? *main : gaussian_of(reference.features.main));
+    });
+    leave_out("all but the distance", "the samples are statistics alone");
     return scores;
   }
-  const at::Tensor &a = made.features.pool3, &b = reference.features.pool3;
-  const Against against(a, b, pool3);
-  scores.fid = against.distance(a);
-  if (a.size(0) >= 2 * tenths) scores.fid_deviation = deviation_over_samples(a, against);
-  if (a.size(0) >= 4) scores.fid_unbiased = without_bias(*scores.fid, a, against);
+  const at::Tensor &a = made.features.main, &b = reference.features.main;
+  const Against against(a, b, main);
+  scores.frechet =
+      sampled_distance(a, [&](const at::Tensor& features) { return against.distance(features); });
   const at::Tensor& places = made.features.spatial;
-  if (rules.spatial && (spatial || reference.features.spatial.defined()))
-    scores.sfid = Against(places, reference.features.spatial, spatial).distance(places);
-  else if (rules.spatial)
+  if (rules.spatial && (spatial || reference.features.spatial.defined())) {
+    const Against spots(places, reference.features.spatial, spatial);
+    in_one_thread([&] { scores.sfid = spots.distance(places); });
+  } else if (rules.spatial) {
     leave_out("sfid", "the reference has no spatial statistics");
+  }
   if (rules.inception_score) {
     if (rules.splits.splits <= a.size(0))
-      scores.inception_score = inception_score(made.features.logits, rules.splits);
+      in_one_thread([&] { scores.inception_score = inception_score(made.features.logits, rules.splits); });
     else
       leave_out("is",
                 detail::concat("expected at least ", rules.splits.splits, " pictures, got ", a.size(0)));

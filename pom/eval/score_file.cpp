@@ -8,10 +8,13 @@
 namespace pom::eval {
 
 ScoreFile read_score(const std::filesystem::path& path) {
+  return parse_score(io::read_json_text(path), path.string());
+}
+
+ScoreFile parse_score(const std::string& text, const std::string& site) {
   ScoreFile score;
-  const std::set<std::string> given = io::read_json(io::read_json_text(path), score, path.string());
-  check(given.contains("recipe"), path.string(),
-        ": expected a score that pom eval fid wrote, with its recipe");
+  const std::set<std::string> given = io::read_json(text, score, site);
+  check(given.contains("recipe"), site, ": expected a score that pom eval fid wrote, with its recipe");
   return score;
 }
 
@@ -39,11 +42,11 @@ ScoreComparison compare_scores(const ScoreFile& a, const ScoreFile& b) {
   check(differ.empty(), "compare: expected scores of one recipe, got ", differ.size(),
         " fields that differ, first ", differ.empty() ? "" : differ.front());
   for (const ScoreFile* score : {&a, &b})
-    check(score->fid && score->fid_deviation, "compare: ", score->source,
-          ": expected fid and fid_deviation, got none (fewer than 20 pictures, or statistics)");
+    check(score->distance() && score->distance_deviation(), "compare: ", score->source,
+          ": expected a distance and its deviation, got none (fewer than 20 pictures, or statistics)");
   constexpr double normal_95 = 1.959963984540054;
-  const double half = normal_95 * std::hypot(*a.fid_deviation, *b.fid_deviation);
-  const double difference = *b.fid - *a.fid;
+  const double half = normal_95 * std::hypot(*a.distance_deviation(), *b.distance_deviation());
+  const double difference = *b.distance() - *a.distance();
   return {difference, difference - half, difference + half};
 }
 

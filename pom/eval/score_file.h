@@ -19,7 +19,7 @@ struct ScoreRecipe {
   std::string size, samples, order;
   std::string reference, reference_sha256;
   std::int64_t reference_count = 0;
-  std::string inception_splits, kernel_subsets, neighbour_balls;
+  std::string inception_splits, kernel_subsets, neighbour_balls, infinity_sizes;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -38,15 +38,22 @@ struct ScoreRecipe {
     visit(Field{.name = "inception_splits", .help = "splits of the Inception score"}, inception_splits);
     visit(Field{.name = "kernel_subsets", .help = "subsets of the kernel distance"}, kernel_subsets);
     visit(Field{.name = "neighbour_balls", .help = "balls of precision and recall"}, neighbour_balls);
+    visit(Field{.name = "infinity_sizes", .help = "subsets of the distance at infinity"}, infinity_sizes);
   }
 };
 
 struct ScoreFile {
   std::int64_t format = 1;
-  std::optional<double> fid, fid_deviation, fid_unbiased, sfid, is, is_deviation, kid, kid_deviation;
+  std::optional<double> fid, fid_deviation, fid_unbiased, fid_infinity;
+  std::optional<double> fd, fd_deviation, fd_unbiased, fd_infinity;
+  std::optional<double> sfid, is, is_deviation, kid, kid_deviation;
   std::optional<double> precision, recall, density, coverage;
   ScoreRecipe recipe;
   std::string source, version, device;  // of the samples, and what computed it; these may differ
+
+  const char* distance_name() const { return fid ? "fid" : "fd"; }
+  const std::optional<double>& distance() const { return fid ? fid : fd; }
+  const std::optional<double>& distance_deviation() const { return fid ? fid_deviation : fd_deviation; }
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -55,6 +62,11 @@ struct ScoreFile {
     visit(Field{.name = "fid_deviation", .help = "its deviation over samples, by leaving out tenths"},
           fid_deviation);
     visit(Field{.name = "fid_unbiased", .help = "without the bias of few samples, by halves"}, fid_unbiased);
+    visit(Field{.name = "fid_infinity", .help = "the same, by a line through subsets"}, fid_infinity);
+    visit(Field{.name = "fd", .help = "Frechet distance of the features of another network"}, fd);
+    visit(Field{.name = "fd_deviation", .help = "as that of fid"}, fd_deviation);
+    visit(Field{.name = "fd_unbiased", .help = "as that of fid"}, fd_unbiased);
+    visit(Field{.name = "fd_infinity", .help = "as that of fid"}, fd_infinity);
     visit(Field{.name = "sfid", .help = "the same of spatial features"}, sfid);
     visit(Field{.name = "is", .help = "Inception score"}, is);
     visit(Field{.name = "is_deviation", .help = "its deviation over splits"}, is_deviation);
@@ -72,15 +84,16 @@ struct ScoreFile {
 };
 
 ScoreFile read_score(const std::filesystem::path& path);
+ScoreFile parse_score(const std::string& text, const std::string& site);
 std::string score_text(ScoreFile score);  // JSON, indented
 
 // Fields of the recipes that differ, each as "size: 256x256, 128x128".
 std::vector<std::string> recipe_differences(ScoreRecipe a, ScoreRecipe b);
 
 struct ScoreComparison {
-  double difference = 0, low = 0, high = 0;  // b.fid - a.fid, and its interval of 95 %
+  double difference = 0, low = 0, high = 0;  // b's distance less a's, and its interval of 95 %
 };
-// Of two FIDs with deviations and the same recipe; else an error that says what is missing.
+// Of two distances with deviations and the same recipe; else an error that says what is missing.
 ScoreComparison compare_scores(const ScoreFile& a, const ScoreFile& b);
 
 }  // namespace pom::eval

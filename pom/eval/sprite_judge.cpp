@@ -424,6 +424,7 @@ void SpriteScores::add(const SpriteAgreement& agreement) {
   ++clips;
   kinds += agreement.kind ? 1 : 0;
   hues += agreement.hue ? 1 : 0;
+  kinds_and_hues += agreement.kind && agreement.hue ? 1 : 0;
   directions += agreement.direction ? 1 : 0;
   if (!agreement.found) return;
   ++found;

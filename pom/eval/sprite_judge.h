@@ -48,6 +48,7 @@ std::vector<SpriteVerdict> judge_parts(const at::Tensor& clip, double fps, std::
 // How often verdicts agreed.
 struct SpriteScores {
   std::int64_t clips = 0, kinds = 0, hues = 0, directions = 0;
+  std::int64_t kinds_and_hues = 0;       // both right in one clip
   std::int64_t found = 0, fitting = 0;   // something stood out; and it was one of the shapes
   double misfits = 0, worst_misfit = 0;  // of all that was found, added up; the largest
 

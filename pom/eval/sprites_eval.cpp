@@ -49,6 +49,12 @@ std::vector<SpriteQuestion> sprite_questions(const std::vector<std::string>& spl
   return questions;
 }
 
+void put_frame(const at::Tensor& clip, std::int64_t frame, const io::Image& image) {
+  const at::Tensor pixels = at::from_blob(const_cast<std::uint8_t*>(image.data.data()),
+                                          {image.height, image.width, image.channels}, at::kByte);
+  clip.select(1, frame).copy_(pixels.permute({2, 0, 1}));
+}
+
 PartKeeper::PartKeeper(const SpriteParts& parts, std::int64_t clips, std::int64_t height, std::int64_t width)
     : parts_(parts) {
   check(parts.frames >= 2, "eval: frames: expected at least 2, got ", parts.frames);
@@ -64,10 +70,7 @@ void PartKeeper::take(std::int64_t clip, std::int64_t first, std::span<const io:
     const std::int64_t begin = std::max(first, parts_.first(i)),
                        end = std::min(first + std::ssize(frames), parts_.first(i) + parts_.frames);
     for (std::int64_t frame = begin; frame < end; ++frame) {
-      const io::Image& image = frames[static_cast<std::size_t>(frame - first)];
-      const at::Tensor pixels = at::from_blob(const_cast<std::uint8_t*>(image.data.data()),
-                                              {image.height, image.width, image.channels}, at::kByte);
-      kept_[i][clip].select(1, frame - parts_.first(i)).copy_(pixels.permute({2, 0, 1}));
+      put_frame(kept_[i][clip], frame - parts_.first(i), frames[static_cast<std::size_t>(frame - first)]);
     }
   }
 }

@@ -40,6 +40,9 @@ struct SpriteParts {
   std::int64_t last() const { return lengths.back() * frames; }  // frames of a clip in all
 };
 
+// A frame of a clip (3, F, H, W), from 8-bit RGB.
+void put_frame(const at::Tensor& clip, std::int64_t frame, const io::Image& image);
+
 // The parts of clips that are made block by block.
 class PartKeeper {
  public:

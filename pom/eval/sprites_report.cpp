@@ -21,6 +21,7 @@ Interval wilson_interval(std::int64_t hits, std::int64_t trials) {
 SpriteScores added(const SpriteScores& a, const SpriteScores& b) {
   SpriteScores sum = a;
   sum.clips += b.clips, sum.kinds += b.kinds, sum.hues += b.hues, sum.directions += b.directions;
+  sum.kinds_and_hues += b.kinds_and_hues;
   sum.found += b.found, sum.fitting += b.fitting, sum.misfits += b.misfits;
   sum.worst_misfit = std::max(a.worst_misfit, b.worst_misfit);
   return sum;

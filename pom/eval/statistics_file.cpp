@@ -14,7 +14,8 @@
 namespace pom::eval {
 namespace {
 
-constexpr std::uint64_t largest_statistics = std::uint64_t{16} << 30;  // ADM's have 10,000 pictures too
+constexpr std::uint64_t any_size =
+    ~std::uint64_t{0};  // ADM's have pictures too, and only some members are read
 
 at::Tensor numbers_of(const io::NpyArray& array, const std::string& where, std::size_t sides) {
   const bool single = array.header.type == io::NpyType::single, real = array.header.type == io::NpyType::real;
@@ -46,13 +47,13 @@ std::string npy_of(const at::Tensor& t) {
 bool has_statistics(const std::string& path) {
   if (!path.ends_with(".npz")) return false;
   const io::MappedFile file(path, "eval");
-  return io::Npz(file.view(), "eval: " + path, largest_statistics).find("mu") != nullptr;
+  return io::Npz(file.view(), "eval: " + path, any_size).find("mu") != nullptr;
 }
 
 Statistics read_statistics(const std::filesystem::path& path) {
   const std::string where = "eval: " + path.string();
   const io::MappedFile file(path, "eval");
-  const io::Npz npz(file.view(), where, largest_statistics);
+  const io::Npz npz(file.view(), where, any_size);
   for (const char* name : {"mu", "sigma"})
     check(npz.find(name) != nullptr, where, ": expected mu and sigma, got a file without ", name);
   Statistics statistics{gaussian_in(npz, "mu", "sigma", where), {}, {}};
@@ -67,8 +68,8 @@ Statistics read_statistics(const std::filesystem::path& path) {
 }
 
 void write_statistics(const std::filesystem::path& path, const Statistics& statistics) {
-  std::vector<std::pair<std::string, std::string>> members = {{"mu", npy_of(statistics.pool3.mean)},
-                                                              {"sigma", npy_of(statistics.pool3.covariance)}};
+  std::vector<std::pair<std::string, std::string>> members = {{"mu", npy_of(statistics.main.mean)},
+                                                              {"sigma", npy_of(statistics.main.covariance)}};
   if (statistics.spatial) {
     members.emplace_back("mu_s", npy_of(statistics.spatial->mean));
     members.emplace_back("sigma_s", npy_of(statistics.spatial->covariance));

@@ -11,7 +11,7 @@
 namespace pom::eval {
 
 struct Statistics {
-  Gaussian pool3;
+  Gaussian main;
   std::optional<Gaussian> spatial;
   std::string recipe;  // JSON; empty in files of others
 };

@@ -88,6 +88,17 @@ models::Condition BatchRun::condition(std::span<const std::string> prompts) cons
   return condition;
 }
 
+// Whether it is for an item of this run.
+bool BatchRun::apply(const Job::Change& change) {
+  if (change.item < 0) {
+    prompts_.assign(prompts_.size(), change.prompt);
+    return true;
+  }
+  if (change.item < first_ || change.item >= first_ + count_) return false;
+  prompts_[static_cast<std::size_t>(change.item - first_)] = change.prompt;
+  return true;
+}
+
 // What the blocks from `block` on show, of this run; nothing is told where nothing changes.
 void BatchRun::tell_blocks(std::int64_t block, std::int64_t blocks) {
   if (engine_.encoder == nullptr) return sampler_.tell(class_condition());
@@ -95,7 +106,7 @@ void BatchRun::tell_blocks(std::int64_t block, std::int64_t blocks) {
   bool changes = block == 0 && !job_.keeps_text;
   for (std::int64_t b = block; b < block + blocks; ++b) {
     for (const Job::Change& change : job_.changes)
-      if (change.block == b) prompts_.assign(prompts_.size(), change.prompt), changes = true;
+      if (change.block == b) changes |= apply(change);
     prompts.insert(prompts.end(), prompts_.begin(), prompts_.end());
   }
   if (!changes) return;

@@ -84,6 +84,7 @@ class BatchRun {
   std::span<const Request> items() const;
   models::Condition condition(std::span<const std::string> prompts) const;
   models::Condition class_condition() const;
+  bool apply(const Job::Change& change);
   void tell_blocks(std::int64_t block, std::int64_t blocks);
   BlockStart start(std::int64_t block, std::int64_t blocks) const;
   at::Tensor make(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);

@@ -19,6 +19,7 @@ struct Job {
   struct Change {
     std::int64_t block = 0;  // from which on
     std::string prompt;
+    std::int64_t item = -1;  // the only one that it is for; -1: for all
   };
 
   // Each complete and for one image or clip: no field left open, count 1. They differ in class, prompt and

@@ -282,15 +282,21 @@ std::string npy_text(const NpyArray& array, std::string_view site) {
   return text;
 }
 
-std::string write_npy(NpyType type, std::span<const std::int64_t> shape,
-                      std::span<const std::byte> elements) {
+namespace {
+
+NpyHeader header_of(NpyType type, std::span<const std::int64_t> shape) {
   NpyHeader header{
       .type = type, .element = npy_element(type), .fortran = false, .shape = {shape.begin(), shape.end()}};
   for (const std::int64_t side : shape)
     check(side >= 0, "npy write: shape: expected sizes of 0 or more, got ", npy_shape_text(shape));
   count_elements(header, "npy write");
-  check(header.bytes() == elements.size(), "npy write: expected ", header.bytes(), " bytes for the shape ",
-        npy_shape_text(shape), ", got ", elements.size());
+  return header;
+}
+
+}  // namespace
+
+std::string npy_head(NpyType type, std::span<const std::int64_t> shape) {
+  header_of(type, shape);
   std::string dict = pom::detail::concat(
       "{'descr': '", npy_descr(type), "', 'fortran_order': False, 'shape': ", npy_shape_text(shape), ", }");
   // numpy leaves room for the first size to grow to 21 digits, and ends at a multiple of 64.
@@ -300,9 +306,15 @@ std::string write_npy(NpyType type, std::span<const std::int64_t> shape,
   check(dict.size() < 65536, "npy write: shape: expected fewer dimensions, got ", shape.size());
   std::string file(npy_magic);
   file += {'\x01', '\x00', static_cast<char>(dict.size() & 255), static_cast<char>(dict.size() >> 8)};
-  file += dict;
-  file.append(reinterpret_cast<const char*>(elements.data()), elements.size());
-  return file;
+  return file + dict;
+}
+
+std::string write_npy(NpyType type, std::span<const std::int64_t> shape,
+                      std::span<const std::byte> elements) {
+  const NpyHeader header = header_of(type, shape);
+  check(header.bytes() == elements.size(), "npy write: expected ", header.bytes(), " bytes for the shape ",
+        npy_shape_text(shape), ", got ", elements.size());
+  return npy_head(type, shape).append(reinterpret_cast<const char*>(elements.data()), elements.size());
 }
 
 }  // namespace pom::io

@@ -70,6 +70,9 @@ NpyArray read_npy_file(const std::filesystem::path& path, std::uint64_t most);
 // The one text of an array of texts, as UTF-8.
 std::string npy_text(const NpyArray& array, std::string_view site);
 
+// What stands before the elements in a file of numbers in C order.
+std::string npy_head(NpyType type, std::span<const std::int64_t> shape);
+
 // A file of numbers in C order.
 std::string write_npy(NpyType type, std::span<const std::int64_t> shape, std::span<const std::byte> elements);
 

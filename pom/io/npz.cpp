@@ -23,7 +23,8 @@ constexpr std::uint32_t end_mark = 0x06054b50, end64_mark = 0x06064b50, locator_
                         entry_mark = 0x02014b50, local_mark = 0x04034b50;
 constexpr std::size_t end_bytes = 22, end64_bytes = 56, locator_bytes = 20, entry_bytes = 46,
                       local_bytes = 30;
-constexpr std::uint32_t elsewhere = 0xffffffff;  // the number is in the extra field
+constexpr std::uint32_t elsewhere = 0xffffffff;      // the number is in the extra field
+constexpr std::uint64_t most_inflated = 0xffffffff;  // what zlib takes in one call
 constexpr unsigned stored_method = 0, deflated_method = 8;
 
 std::uint64_t zip_number(std::string_view bytes, std::size_t at, std::size_t size) {
@@ -117,7 +118,6 @@ Npz::Npz(std::string_view file, std::string site, std::uint64_t most) : file_(fi
   const ZipEnd end = read_end(file_, site_);
   read_directory(end.begin, end.begin + end.bytes, end.count);
   std::uint64_t total = 0;
-  most = std::min(most, std::uint64_t{0xffffffff});  // what zlib takes in one call
   for (const Entry& entry : entries_) {
     check(entry.size <= most - total, site_, ": member \"", shown(entry.name, 60), "\": expected at most ",
           most, " bytes in all members together, got more");
@@ -197,6 +197,8 @@ std::string Npz::bytes(const Entry& entry) const {
     constexpr std::uint64_t most_ratio = 1032;  // deflate packs no more bytes into one
     check(entry.size <= most_ratio * (entry.packed + 1), where(entry), ": expected at most ",
           most_ratio * (entry.packed + 1), " bytes of ", entry.packed, " deflated ones, got ", entry.size);
+    check(std::max(entry.size, entry.packed) <= most_inflated, where(entry), ": expected at most ",
+          most_inflated, " bytes deflated, got ", entry.size);
     out.resize(static_cast<std::size_t>(entry.size));
     check(inflate_into(from, out), where(entry), ": expected ", entry.size,
           " bytes deflated, got something else");

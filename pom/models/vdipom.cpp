@@ -123,10 +123,10 @@ void VDiPoMImpl::check_inputs(const at::Tensor& x, const at::Tensor& t, const at
   check_clips("V-DiPoM", x, config_);
   const std::int64_t B = x.size(0), blocks = x.size(2) / config_.patch_time, width = config_.text_width;
   check(t.dim() == 1 && t.size(0) == B, "V-DiPoM: t: expected shape (", B, "), got ", t.sizes());
-  const bool one = text.dim() == 3, each = text.dim() == 4 && text.size(1) == blocks;
+  const bool one = text.dim() == 3, each = text.dim() == 4 && text.size(1) >= 1 && blocks % text.size(1) == 0;
   check((one || each) && text.size(0) == B && text.size(-2) >= 1 && text.size(-1) == width,
-        "V-DiPoM: text: expected shape (", B, ", L, ", width, ") or (", B, ", ", blocks, ", L, ", width,
-        "), got ", text.sizes());
+        "V-DiPoM: text: expected shape (", B, ", L, ", width, ") or (", B, ", P, L, ", width,
+        ") with P parts of whole blocks, of which there are ", blocks, ", got ", text.sizes());
   check(mask.scalar_type() == at::kBool && mask.sizes() == text.sizes().slice(0, text.dim() - 1),
         "V-DiPoM: mask: expected bool of shape ", text.sizes().slice(0, text.dim() - 1), " like text, got ",
         mask.scalar_type(), " of shape ", mask.sizes());

@@ -23,8 +23,9 @@ class VDiPoMImpl : public torch::nn::Module {
   explicit VDiPoMImpl(const NetworkConfig& config, std::uint64_t seed = 0);
 
   // x (B, C, T, H, W) and t (B) in [0, 1] -> (B, C, T, H, W).
-  // text (B, L, text_width) and mask (B, L) bool, 1 where a token counts; or one text for each block, (B,
-  // blocks, L, text_width) and (B, blocks, L). A text of which nothing counts is no text.
+  // text (B, L, text_width) and mask (B, L) bool, 1 where a token counts; or one text for each of P equal
+  // parts of the clip, which are whole blocks, (B, P, L, text_width) and (B, P, L). A text of which nothing
+  // counts is no text.
   // first_block (B) int64: the number of each clip's first block in its sequence; 0 where undefined. A
   // relative time code is that of a whole clip, whatever it says.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& t, const at::Tensor& text, const at::Tensor& mask,
@@ -33,7 +34,7 @@ class VDiPoMImpl : public torch::nn::Module {
   const NetworkConfig& config() const { return config_; }
 
   // From now on x is this rank's frames of clips, and so is what comes out (pom/models/sequence.h); texts of
-  // blocks are those of its blocks, and first_block is still that of the clip. Gradients of parameters are
+  // parts are those of its frames, and first_block is still that of the clip. Gradients of parameters are
   // those of the rank's pixels: the sum over the ranks is the gradient.
   void set_sequence(const SequenceSplit& split);
 

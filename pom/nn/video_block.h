@@ -8,7 +8,7 @@
 
 namespace pom::nn {
 
-// What a clip is told: (B, L, d), or one text for each of its blocks, (B * blocks, L, d), clip by clip.
+// What a clip is told: (B, L, d), or one text for each of its P equal parts, (B * P, L, d), clip by clip.
 struct TextContext {
   at::Tensor tokens;
   at::Tensor keys;  // (like tokens, L) bool: which of them count

@@ -1,5 +1,7 @@
 #include "pom/ops/sequence.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -9,6 +11,7 @@
 #include "pom/ops/block/training_common.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/cpu/layer.h"
+#include "pom/ops/cuda/mixer.h"
 #include "pom/ops/dispatcher/operators.h"
 #include "pom/ops/dispatcher/second_order.h"
 #include "pom/ops/sequence_reach.h"
@@ -88,7 +91,8 @@ at::Tensor composed_split(const at::Tensor& xq, const at::Tensor& xc, const Laye
   return at::linear(gated, w.ag_weight, optional(w.ag_bias));
 }
 
-// ---- fused, on the CPU: the kernels' sums of each row, the exchange, the kernels' queries ----
+// ---- fused: the kernels' sums of each row, the exchange, the kernels' queries ----
+// On a GPU the kernels have means of the rows, which then are whole blocks of equal length.
 
 struct FusedCall : torch::CustomClassHolder {
   FusedCall(SplitTokens split, SplitBlocks blocks, Problem problem, Mask mask)
@@ -98,18 +102,22 @@ struct FusedCall : torch::CustomClassHolder {
         mask(std::move(mask)) {}
   SplitTokens split;
   SplitBlocks blocks;
-  Problem problem;  // of the rows
+  Problem problem;  // as the kernels take it
   Mask mask;        // of the call
 
-  std::int64_t batch() const { return problem.sequences() / blocks.rows(); }
-  at::Tensor in_rows(const at::Tensor& sums) const { return sums.view({batch(), blocks.rows(), -1}); }
+  at::Tensor in_rows(const at::Tensor& sums) const { return sums.view({-1, blocks.rows(), sums.size(1)}); }
+  double row_tokens() const { return static_cast<double>(blocks.lengths().front()); }
 };
 
-// Rows are sequences to the kernels: where there are several, packed ones.
-Problem in_rows(const Problem& whole, const SplitBlocks& blocks) {
+// Rows are sequences to the kernels: where there are several, packed ones, or on a GPU blocks.
+Problem in_rows(const Problem& whole, const SplitBlocks& blocks, bool cpu) {
   Problem p = whole;
   p.block = p.window = 0;
   if (blocks.rows() == 1) return p;
+  if (!cpu) {
+    p.block = blocks.block();
+    return p;
+  }
   p.packed = true;
   p.queries.clear();
   for (std::int64_t b = 0; b < whole.sequences(); ++b)
@@ -161,6 +169,7 @@ class FusedSplitFunction : public torch::autograd::Function<FusedSplitFunction> 
 
   static at::Tensor run(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
                         const FusedCall& call, cpu::Saved* saved, at::Tensor& scale) {
+    if (!xq.is_cpu()) return run_cuda(xq, xc, w, call, saved, scale);
     const cpu::BetweenSums between = [&](const at::Tensor& sums) {
       const Means means = fused_means(sums, call);
       scale = means.scale;
@@ -169,6 +178,19 @@ class FusedSplitFunction : public torch::autograd::Function<FusedSplitFunction> 
     return cpu::layer_forward(call.problem, packed(xq, call.problem), packed(xc, call.problem), w, saved,
                               &between)
         .view_as(xq);
+  }
+
+  static at::Tensor run_cuda(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
+                             const FusedCall& call, cpu::Saved* saved, at::Tensor& scale) {
+    const cuda::BetweenMeans between = [&](const at::Tensor& row_means) {
+      const Means means = fused_means(row_means * call.row_tokens(), call);
+      scale = means.scale;
+      return means.H;
+    };
+    cuda::Saved kept;
+    const at::Tensor out = cuda::layer_forward(call.problem, xq, xc, w, saved ? &kept : nullptr, &between);
+    if (saved) *saved = {kept.ho, kept.se, kept.H};
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -183,18 +205,30 @@ class FusedSplitFunction : public torch::autograd::Function<FusedSplitFunction> 
     bool need_x = false, need_w = false;
     for (std::size_t i = 0, edge = 0; i < 8; ++i)  // edges are counted over defined inputs only
       if (v[i].defined()) (i < 2 ? need_x : need_w) |= ctx->needs_input_grad(edge++);
-    const cpu::BetweenSums between = [&](const at::Tensor& sums) {
+    const auto between = [&](const at::Tensor& sums) {
       return reach_of(call->in_rows(sums) * v[11], call->split, call->blocks, true).view_as(sums);
     };
     const Problem& p = call->problem;
     const LayerWeights w{v[2], v[3], v[4], v[5], v[6], v[7]};
-    const cpu::Gradients g = cpu::layer_backward(p, packed(grads[0], p), packed(v[0], p), packed(v[1], p), w,
-                                                 {v[8], v[9], v[10]}, need_x, need_w, &between);
+    at::Tensor dxq, dxc;
+    LayerWeights dw;
+    if (v[0].is_cpu()) {
+      const cpu::BetweenSums exchange = between;
+      const cpu::Gradients g = cpu::layer_backward(p, packed(grads[0], p), packed(v[0], p), packed(v[1], p),
+                                                   w, {v[8], v[9], v[10]}, need_x, need_w, &exchange);
+      dxq = g.xq, dxc = g.xc, dw = g.weights;
+    } else {
+      const cuda::BetweenMeans exchange = [&](const at::Tensor& dH) {
+        return between(dH) * call->row_tokens();
+      };
+      const cuda::Gradients g =
+          cuda::layer_backward(p, grads[0], v[0], v[1], w, {v[8], v[9], v[10]}, need_x, need_w, &exchange);
+      dxq = g.xq, dxc = g.xc, dw = g.weights;
+    }
     variable_list result(9);
-    if (need_x) result[0] = g.xq.view_as(v[0]), result[1] = g.xc.view_as(v[1]);
+    if (need_x) result[0] = dxq.view_as(v[0]), result[1] = dxc.view_as(v[1]);
     if (!need_w) return result;
-    const variable_list weights{g.weights.ho_weight, g.weights.ho_bias,   g.weights.se_weight,
-                                g.weights.se_bias,   g.weights.ag_weight, g.weights.ag_bias};
+    const variable_list weights{dw.ho_weight, dw.ho_bias, dw.se_weight, dw.se_bias, dw.ag_weight, dw.ag_bias};
     for (std::size_t i = 0; i < 6; ++i)
       if (v[2 + i].defined()) result[2 + i] = weights[i];
     return result;
@@ -204,7 +238,8 @@ class FusedSplitFunction : public torch::autograd::Function<FusedSplitFunction> 
 at::Tensor fused_split(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
                        const Problem& problem, const Mask& mask, const SplitTokens& split) {
   const SplitBlocks blocks(split, problem.block, problem.window);
-  const auto call = c10::make_intrusive<FusedCall>(split, blocks, in_rows(problem, blocks), mask);
+  const auto call =
+      c10::make_intrusive<FusedCall>(split, blocks, in_rows(problem, blocks, xq.is_cpu()), mask);
   bool graph = false;
   for (const at::Tensor& t : {xq, xc, w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias})
     graph = graph || (at::GradMode::is_enabled() && t.defined() && t.requires_grad());
@@ -216,11 +251,25 @@ at::Tensor fused_split(const at::Tensor& xq, const at::Tensor& xc, const LayerWe
   return FusedSplitFunction::run(xq, xc, w, *call, nullptr, scale);
 }
 
-bool use_kernels(const at::Tensor& xq, const Problem& problem) {
+// Whether a GPU's kernels take the rows that this rank has. Ranks may differ in it: both ways exchange the
+// same, but for keys, whose rows are one on all of them.
+bool cuda_covers(const at::Tensor& xq, const Problem& problem, const Mask& mask, const SplitTokens& split) {
+  const SplitBlocks blocks(split, mask.block, mask.window);
+  const bool even =
+      std::ranges::all_of(blocks.lengths(), [&](std::int64_t n) { return n == blocks.block(); });
+  Mask rows;
+  rows.visible = mask.visible;
+  if (blocks.rows() > 1) rows.block = blocks.block();
+  return xq.is_cuda() && (blocks.rows() == 1 || even) && cuda::covers(rows, {}, problem.order, xq);
+}
+
+bool use_kernels(const at::Tensor& xq, const Problem& problem, const Mask& mask, const SplitTokens& split) {
   if (path() == Path::composed) return false;
-  const bool covered = xq.is_cpu() && cpu::covers(problem);
-  check(covered || path() != Path::fused, kOp, ": path: fused was asked for, but ",
-        xq.is_cpu() ? "this order has no fused kernel" : "split tokens have kernels on the CPU alone");
+  const bool covered =
+      xq.is_cpu() ? cpu::covers(problem) : xq.size(0) > 0 && cuda_covers(xq, problem, mask, split);
+  check(covered || path() != Path::fused, kOp,
+        ": path: fused was asked for, but there is no kernel for this ",
+        "order, dtype, device or mask over split tokens");
   return covered;
 }
 
@@ -252,7 +301,7 @@ at::Tensor mixer_layer(const at::Tensor& xq, const at::Tensor& xc, const LayerWe
                        low(weights.se_bias),   low(weights.ag_weight), low(weights.ag_bias)};
   const detail::NoAutocast guard;
   const Problem problem = check_split(q, c, w, order, mask, split);
-  if (use_kernels(q, problem)) return fused_split(q, c, w, problem, mask, split);
+  if (use_kernels(q, problem, mask, split)) return fused_split(q, c, w, problem, mask, split);
   return composed_split(q, c, w, order, mask, split);
 }
 

@@ -44,28 +44,39 @@ std::vector<std::string> ClipModel::forward_order() const {
 // Always as many pieces as the encoder takes: what a caption gives does not depend on its neighbours.
 Condition ClipModel::tell_all(const Annotations& annotations) const {
   const codecs::Words::Pieces read = words_.pieces(annotations.captions, words_.limit());
-  return {sent_to(device_, read.pieces), sent_to(device_, read.mask),
-          at::zeros({read.pieces.size(0)}, at::TensorOptions(at::kLong).device(device_))};
+  const std::int64_t parts = annotations.parts();
+  return {sent_to(device_, by_clip(read.pieces, parts)), sent_to(device_, by_clip(read.mask, parts)),
+          at::zeros({read.pieces.size(0) / parts}, at::TensorOptions(at::kLong).device(device_))};
 }
 
 Condition ClipModel::tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const {
   const NoiseKey drop_key{key.seed, noise_for::label_drop, key.draw};
   const NoiseKey begin_key{key.seed, noise_for::train_time, key.draw};  // of which times are not the bits
-  codecs::Words::Pieces read = words_.pieces(annotations.captions, words_.limit());
-  const std::int64_t B = read.pieces.size(0);
+  const codecs::Words::Pieces read = words_.pieces(annotations.captions, words_.limit());
+  const at::Tensor pieces = by_clip(read.pieces, annotations.parts()),
+                   mask = by_clip(read.mask, annotations.parts());
+  const std::int64_t B = pieces.size(0);
   at::Tensor begin = at::zeros({B}, at::kLong);
   std::int64_t* block = begin.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < B; ++i) {
-    if (uniform_at(drop_key, first + i) < drop_) read.mask[i].fill_(false);
+    if (uniform_at(drop_key, first + i) < drop_) mask[i].fill_(false);  // all parts, as in a stream
     block[i] = static_cast<std::int64_t>(bits_at(begin_key, first + i)) % (latest_ + 1);
   }
-  return {sent_to(device_, read.pieces), sent_to(device_, read.mask), sent_to(device_, begin)};
+  return {sent_to(device_, pieces), sent_to(device_, mask), sent_to(device_, begin)};
 }
 
 at::Tensor ClipModel::forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) {
-  const at::Tensor text = words_.network()->forward(told[0], told[1]);
+  const bool several = told[0].dim() == 3;  // captions of a clip
+  at::Tensor mask = told[1];
+  at::Tensor text = several ? words_.network()->forward(told[0].flatten(0, 1), mask.flatten(0, 1))
+                            : words_.network()->forward(told[0], mask);
   if (observer_) observer_(codecs::text_folder, text);
-  return network_->forward(x, times, text, told[1], told[2]);
+  if (several) text = by_clip(text, told[0].size(1));
+  if (several && split_.split()) {
+    text = of_own_blocks(text, network_->config(), split_);
+    mask = of_own_blocks(mask, network_->config(), split_);
+  }
+  return network_->forward(x, times, text, mask, told[2]);
 }
 
 void ClipModel::set_observer(Observer observer) {

@@ -16,7 +16,7 @@ class ClipModel final : public TrainingModel {
   Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
-  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
+  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split_ = split); }
   void set_layer_visitor(models::LayerVisitor* visitor) override { network_->set_layer_visitor(visitor); }
   std::string words() const override { return words_.vocabulary().lines(); }
   void set_observer(Observer observer) override;
@@ -25,6 +25,7 @@ class ClipModel final : public TrainingModel {
   at::Device device_;
   codecs::Words words_;
   models::VDiPoM network_;
+  models::SequenceSplit split_;
   Observer observer_;
   double drop_;
   std::int64_t latest_;  // number that a clip's first block may have

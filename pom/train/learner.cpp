@@ -92,6 +92,7 @@ data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int6
       pictures.push_back(example.picture);
       labels.push_back(example.label);
       captions.push_back(example.caption);
+      captions.insert(captions.end(), example.later.begin(), example.later.end());
       read.push_back(i);
     } catch (const Error& error) {
       broken.push_back(dataset.name_of(i) + ": " + error.what());
@@ -104,11 +105,10 @@ data::Batch examples(const data::Dataset& dataset, std::int64_t first, std::int6
 // Of `count` examples from `first` on.
 Annotations annotations_of(const data::Batch& batch, std::int64_t first, std::int64_t count) {
   const std::span<const std::string> captions = batch.captions;
+  const auto each = captions.size() / static_cast<std::size_t>(batch.labels.size(0));  // of an example
   const auto rows = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, first, count) : t; };
   return {batch.labels.narrow(0, first, count),
-          captions.empty()
-              ? captions
-              : captions.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+          captions.subspan(static_cast<std::size_t>(first) * each, static_cast<std::size_t>(count) * each),
           rows(batch.text), rows(batch.text_mask)};
 }
 
@@ -118,9 +118,13 @@ at::Tensor in_pieces(const at::Tensor& clips, std::int64_t pieces) {
   return clips.unflatten(2, {pieces, clips.size(2) / pieces}).transpose(1, 2).flatten(0, 1);
 }
 
-std::vector<std::string> each_so_often(const std::vector<std::string>& texts, std::int64_t times) {
+// The captions of these, from those of `clips` clips: a clip's for each of its pieces, or, where its parts
+// have captions, those of the parts that a piece has.
+std::vector<std::string> captions_of_pieces(const std::vector<std::string>& captions, std::int64_t clips,
+                                            std::int64_t pieces) {
+  if (std::ssize(captions) != clips) return captions;
   std::vector<std::string> all;
-  for (const std::string& text : texts) all.insert(all.end(), static_cast<std::size_t>(times), text);
+  for (const std::string& text : captions) all.insert(all.end(), static_cast<std::size_t>(pieces), text);
   return all;
 }
 
@@ -164,7 +168,7 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
                   divides_parameters(recipe, ranks)),
       shares_(parameters_, ranks, recipe.parallel.shard != "none", recipe.optimizer.kind == "muon"),
       layers_(layer_store()),
-      optimizer_(parameters_, recipe.optimizer, shares_),
+      optimizer_(parameters_, recipe.optimizer, shares_, !device.is_cpu() && division_.exact),
       sum_(std::make_unique<GradientSum>(parameters_, shares_, ranks,
                                          GradientSumOptions{.exact = division_.exact,
                                                             .narrow = recipe.parallel.gradients == "bf16",
@@ -207,7 +211,7 @@ Prepared Learner::prepare(const data::Batch& batch, std::int64_t seed, std::int6
   const data::Batch told{.pictures = {},
                          .labels = batch.labels.repeat_interleave(pieces),
                          .first = 0,
-                         .captions = each_so_often(batch.captions, pieces),
+                         .captions = captions_of_pieces(batch.captions, batch.labels.size(0), pieces),
                          .text = each(batch.text),
                          .text_mask = each(batch.text_mask)};
   const std::int64_t part = division_.size;

@@ -79,7 +79,8 @@ void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale)
 
 }  // namespace
 
-Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares)
+Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares,
+                     bool one_by_one)
     : parameters_(parameters), config_(config), shares_(shares) {
   check(config.kind == "adamw" || config.kind == "muon",
         "train: optimizer.kind: expected adamw or muon, got \"", config.kind, "\"");
@@ -88,13 +89,13 @@ Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, cons
   moment2 = at::zeros_like(moment1);
   ema = shares.divided() && !parameters.divided() ? shares.own_part(parameters.values())
                                                   : parameters.values().clone();
-  if (config.kind == "muon") find_own_matrices();
+  if (config.kind == "muon") find_own_matrices(one_by_one);
 }
 
 // A group of the parameters' as it is, or the runs of it that are this rank's at equal distances.
-void Optimizer::find_own_matrices() {
+void Optimizer::find_own_matrices(bool one_by_one) {
   for (const MatrixGroup& group : parameters_.matrices()) {
-    if (!shares_.divided()) {
+    if (!shares_.divided() && !one_by_one) {
       matrices_.push_back({group, group});
       continue;
     }
@@ -106,7 +107,7 @@ void Optimizer::find_own_matrices() {
       });
       if (range == shares_.own().end()) continue;
       const std::int64_t at = range->at + begin - range->begin;
-      if (open) {
+      if (open && !one_by_one) {
         MatrixGroup &flat = matrices_.back().flat, &own = matrices_.back().own;
         const std::int64_t away = begin - (flat.begin + (flat.count - 1) * flat.stride),
                            own_away = at - (own.begin + (own.count - 1) * own.stride);

@@ -15,8 +15,10 @@ namespace pom::train {
 class Optimizer {
  public:
   // Keeps moments and average of what is this rank's own, of which every step changes the weights; then it
-  // gathers those of the others, unless the parameters are divided.
-  Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares);
+  // gathers those of the others, unless the parameters are divided. `one_by_one`: muon takes each matrix by
+  // itself, because a GPU's products of several at once have other bits for other numbers of them.
+  Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares,
+            bool one_by_one = false);
 
   // One update, the `update`-th (from 1), with gradients scaled by min(1, clip/(norm + 1e-6)). The average
   // becomes decay·average + (1 − decay)·weights, or stays where average is false. The gradients are like the
@@ -32,7 +34,7 @@ class Optimizer {
     MatrixGroup flat, own;
   };
   at::Tensor clip_scale(const at::Tensor& norm) const;  // a scalar on the device
-  void find_own_matrices();
+  void find_own_matrices(bool one_by_one);
 
   Parameters& parameters_;
   OptimizerConfig config_;

@@ -148,6 +148,13 @@ void check_clips(const Recipe& recipe, std::string_view source) {
   expect(recipe.batch.cut == 0 || (cut > 0 && cut % network.patch_time == 0 && recipe.data.frames % cut == 0),
          "batch.cut_frames: expected whole blocks of network.patch_time (", network.patch_time,
          ") frames that divide data.frames (", recipe.data.frames, "), got ", cut);
+  const data::SpriteOptions& sprites = recipe.data.sprites;
+  if (recipe.data.kind == "sprites" && sprites.changes > 0)
+    expect(sprites.change_every % network.patch_time == 0 &&
+               (recipe.batch.cut == 0 || cut % sprites.change_every == 0),
+           "data.change_every: expected whole blocks of network.patch_time (", network.patch_time, ") frames",
+           recipe.batch.cut == 0 ? "" : detail::concat(" that divide batch.cut_frames (", cut, ")"), ", got ",
+           sprites.change_every);
   expect(!network.needs_length() || recipe.batch.latest_block == 0,
          "batch.latest_block: expected 0 with network.time_code relative, which knows no later block, got ",
          recipe.batch.latest_block);

@@ -40,7 +40,8 @@ codecs::EncodedText TextClipModel::states_of(const Annotations& annotations) con
         "states, got "
         "nothing");
   codecs::EncodedText text = encoder_->encode(annotations.captions);
-  return {text.tokens.to(device_, dtype_), text.mask.to(device_), {}};
+  const std::int64_t parts = annotations.parts();
+  return {by_clip(text.tokens.to(device_, dtype_), parts), by_clip(text.mask.to(device_), parts), {}};
 }
 
 Condition TextClipModel::tell_all(const Annotations& annotations) const {
@@ -60,11 +61,17 @@ Condition TextClipModel::tell(const Annotations& annotations, const DrawKey& key
     begin.data_ptr<std::int64_t>()[i] =
         static_cast<std::int64_t>(bits_at(begin_key, first + i)) % (latest_ + 1);
   }
-  return {text.tokens, text.mask.logical_and(sent_to(device_, told)), sent_to(device_, begin)};
+  const at::Tensor heard = sent_to(device_, text.mask.dim() == 3 ? told.unsqueeze(2) : told);
+  return {text.tokens, text.mask.logical_and(heard), sent_to(device_, begin)};
 }
 
 at::Tensor TextClipModel::forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) {
-  return network_->forward(x, times, told[0], told[1], told[2]);
+  at::Tensor text = told[0], mask = told[1];
+  if (text.dim() == 4 && split_.split()) {
+    text = of_own_blocks(text, network_->config(), split_);
+    mask = of_own_blocks(mask, network_->config(), split_);
+  }
+  return network_->forward(x, times, text, mask, told[2]);
 }
 
 }  // namespace pom::train

@@ -19,7 +19,7 @@ class TextClipModel final : public TrainingModel {
   Condition tell(const Annotations& annotations, const DrawKey& key, std::int64_t first) const override;
   Condition tell_all(const Annotations& annotations) const override;
   at::Tensor forward(const at::Tensor& x, const at::Tensor& times, const Condition& told) override;
-  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split); }
+  void set_sequence(const models::SequenceSplit& split) override { network_->set_sequence(split_ = split); }
   void set_layer_visitor(models::LayerVisitor* visitor) override { network_->set_layer_visitor(visitor); }
   void set_observer(Observer observer) override { network_->set_observer(std::move(observer)); }
 
@@ -30,6 +30,7 @@ class TextClipModel final : public TrainingModel {
   at::ScalarType dtype_;
   std::unique_ptr<codecs::TextEncoder> encoder_;  // none where no folder was given: the data has the states
   models::VDiPoM network_;
+  models::SequenceSplit split_;
   double drop_;
   std::int64_t latest_;  // number that a clip's first block may have
 };

@@ -38,6 +38,17 @@ models::Weights text_part(const models::Weights& weights) {
   return part;
 }
 
+at::Tensor by_clip(const at::Tensor& rows, std::int64_t parts) {
+  return parts == 1 ? rows : rows.unflatten(0, {-1, parts});
+}
+
+at::Tensor of_own_blocks(const at::Tensor& parts, const models::NetworkConfig& config,
+                         const models::SequenceSplit& split) {
+  const parallel::Share own = models::sequence_share(config, split);  // frames
+  const std::int64_t block = config.patch_time, blocks = split.whole / block;
+  return parts.repeat_interleave(blocks / parts.size(1), 1).narrow(1, own.first / block, own.count / block);
+}
+
 at::Tensor sent_to(const at::Device& device, const at::Tensor& host) {
   if (!device.is_cuda()) return host.to(device);
   return host.pin_memory().to(device, host.scalar_type(), /*non_blocking=*/true);

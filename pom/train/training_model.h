@@ -32,12 +32,15 @@ inline constexpr std::uint32_t validation_draw = 0xFFFFFFFF;
 // Labels and captions of B examples.
 struct Annotations {
   at::Tensor labels;                      // (B) int64
-  std::span<const std::string> captions;  // B of them, of clips
+  std::span<const std::string> captions;  // of clips, B of them, or of each of P parts of each, B * P
   at::Tensor text = {}, text_mask = {};   // their states (B, L, w) and (B, L), where the data has them
+
+  // Captions of a clip, P.
+  std::int64_t parts() const { return captions.empty() ? 1 : std::ssize(captions) / labels.size(0); }
 };
 
 // The same as the network takes them, on its device: {labels (B)}, or {pieces (B, L), mask (B, L), the
-// numbers of the clips' first blocks (B)}.
+// numbers of the clips' first blocks (B)}; of clips with several captions pieces and mask (B, P, L).
 using Condition = std::vector<at::Tensor>;
 
 class TrainingModel {
@@ -77,6 +80,12 @@ std::unique_ptr<TrainingModel> make_training_model(const Recipe& recipe, const a
 models::Weights network_part(const models::Weights& weights);
 models::Weights text_part(const models::Weights& weights);  // as the encoder calls them
 std::string text_name(std::string_view name);               // "pieces.weight" -> "text_encoder.pieces.weight"
+
+// (B * P, …) -> (B, P, …), and as it is where clips have one caption.
+at::Tensor by_clip(const at::Tensor& rows, std::int64_t parts);
+// What clips are told in their parts (B, P, …) -> in the blocks that a rank has of them.
+at::Tensor of_own_blocks(const at::Tensor& parts, const models::NetworkConfig& config,
+                         const models::SequenceSplit& split);
 
 // To where a batch is computed, without waiting for what a GPU is busy with.
 at::Tensor sent_to(const at::Device& device, const at::Tensor& host);

@@ -79,7 +79,8 @@ Workload workload_of(const Recipe& recipe, const std::vector<std::int64_t>& shap
   work.height = shape.at(shape.size() - 2), work.width = shape.back();
   if (!recipe.network.video()) return work;
   work.blocks = shape.at(1) / recipe.network.patch_time;
-  work.words = recipe.text.limit;
+  work.words =
+      recipe.text.limit * (recipe.data.kind == "sprites" ? recipe.data.sprites.parts(recipe.data.frames) : 1);
   return work;
 }
 

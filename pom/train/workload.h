@@ -20,7 +20,7 @@ struct Workload {
   models::NetworkConfig network;       // with classes and channels
   std::int64_t height = 0, width = 0;  // of a latent
   std::int64_t blocks = 1;             // of frames, of a clip
-  std::int64_t words = 0;              // of a text, at most
+  std::int64_t words = 0;              // of all texts of a clip, at most
   std::string precision = "fp32";
   BatchConfig batch;
   ParallelConfig parallel;

@@ -7,11 +7,14 @@ import libpom
 
 GROUP, RANK, RANKS, PARTS = None, 0, 1, []  # of the group that results() is called for
 B, D, ORDER = 2, 12, 3
+DEVICE = "cpu"
 
 
 def counts_of(name):
     if name == "equal":
         return [8] * RANKS
+    if name == "wide":  # enough tokens for the kernels of a GPU, whole blocks of 32
+        return [64, 96, 32, 128][:RANKS]
     return [12, 4, 8, 12][:RANKS] if name == "aligned" else PARTS
 
 
@@ -33,10 +36,14 @@ MASKS = {
     "blocks of 13, window 2": libpom.block_causal(13, window=2),
     "one block": libpom.block_causal(1000),
 }
+WIDE_MASKS = {
+    "blocks of 32": libpom.block_causal(32),
+    "blocks of 32, window 2": libpom.block_causal(32, window=2),
+}
 
 
 def clone(module):
-    copy = libpom.PoM(D, ORDER, 2).to(next(module.parameters()).dtype)
+    copy = libpom.PoM(D, ORDER, 2).to(next(module.parameters()))
     copy.load_state_dict(module.state_dict())
     return copy
 
@@ -64,12 +71,12 @@ def case(mask_name, shares, kind, path, dtype, exact=True):
     n = sum(counts)
     split = split_tokens(counts, exact=exact)
     m = n if kind == "self" else 10
-    module = libpom.PoM(D, ORDER, 2).double()
-    xq, dout = torch.randn(B, m, D).double(), torch.randn(B, m, D).double()
-    xc = xq if kind == "self" else torch.randn(B, n, D).double()
-    visible = torch.rand(B, n) < 0.6
+    module = libpom.PoM(D, ORDER, 2).double().to(DEVICE)
+    xq, dout = torch.randn(B, m, D).double().to(DEVICE), torch.randn(B, m, D).double().to(DEVICE)
+    xc = xq if kind == "self" else torch.randn(B, n, D).double().to(DEVICE)
+    visible = (torch.rand(B, n) < 0.6).to(DEVICE)
     visible[0, : counts[0]] = False  # rank 0 sees none of its own
-    mask, own = MASKS[mask_name], MASKS[mask_name]
+    mask = own = (MASKS | WIDE_MASKS)[mask_name]
     if mask == "keys":
         mask, own = visible, split.of(visible)
 
@@ -217,6 +224,23 @@ def doubles():
     for name in ("none", "keys"):
         for path in ("composed", "fused"):
             yield "cross", name, "unequal", path
+
+
+def cuda_results():
+    """On one GPU that all ranks share."""
+    global DEVICE, D, RANK, RANKS
+    DEVICE, D, RANK, RANKS = "cuda", 64, dist.get_rank(), dist.get_world_size()
+    cases = [("self", name) for name in ("none", "keys", *WIDE_MASKS)] + [
+        ("cross", "none"),
+        ("cross", "keys"),
+    ]
+    found = {
+        f"{kind}, {name}, {str(dtype)[6:]}": case(name, "wide", kind, "fused", dtype)
+        for kind, name in cases
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    composed = {name: case(name, "wide", "self", "composed", torch.float64) for name in ("none", "keys")}
+    return {"fused": found, "composed": composed, "row": B * ORDER * 2 * D}
 
 
 def results(group):

@@ -222,6 +222,21 @@ def test_scenes():
     assert recipe["text"]["layers"] >= caption.index("blue") - caption.index("star")
 
 
+def test_sprites_changes():
+    """The same network and text as the second part, so that --init-from takes the model that ships; places of
+    change that fit blocks and cuts."""
+    before, recipe = (read(ROOT / f"recipes/{name}.toml") for name in ("sprites-window", "sprites-changes"))
+    assert (recipe["network"], recipe["text"]) == (before["network"], before["text"])
+    data, batch = recipe["data"], recipe["batch"]
+    assert 0 < data["changes"] < 1 and 0 < data["unnamed"] < 1
+    assert data["frames"] % data["change_every"] == 0 == batch["cut_frames"] % data["change_every"]
+    assert data["change_every"] % recipe["network"]["patch_time"] == 0
+    words = [program(), "train", "recipes/sprites-changes.toml", "--init-from", "assets/sprites32"]
+    words += ["--dry-run", "--json", "--set", "batch.size=2"]
+    result = subprocess.run(words, env=environment(), capture_output=True, check=True, cwd=ROOT)
+    assert json.loads(result.stdout)["memory_bytes"] > 0
+
+
 def test_video_xl2():
     """As wide and as deep as the paper's network, with as many tokens."""
     recipe = read(ROOT / "recipes/video-xl2.toml")

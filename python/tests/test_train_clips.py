@@ -192,6 +192,29 @@ def test_a_run_that_cuts_its_clips_goes_on_too(done, tmp_path):
     assert differences(done[1], tmp_path / "whole") != []
 
 
+def test_a_run_whose_prompts_change_goes_on_too(done, tmp_path):
+    """From a model that never saw a change, with clips that are cut; bit for bit, and the control differs."""
+    sets = (
+        "data.changes=0.5",
+        "data.change_every=2",
+        "data.unnamed=0.5",
+        "batch.cut=0.5",
+        "batch.cut_frames=4",
+    )
+    words = [w for s in sets for w in ("--set", s)]
+    for name, first in (("whole", "12"), ("halves", "6")):
+        begin = ("--init-from", done[1] / "model", "--set", f"run.steps={first}")
+        for more in (begin, ("--set", "run.steps=12", "--resume")):
+            result = pom_train(done[0], "-o", tmp_path / name, *words, *more)
+            assert result.returncode == 0, result.stderr
+    assert differences(tmp_path / "whole", tmp_path / "halves") == []
+    plain = tmp_path / "plain"
+    result = pom_train(
+        done[0], "-o", plain, "--init-from", done[1] / "model", "--set", "run.steps=12", *words[4:]
+    )
+    assert result.returncode == 0 and differences(tmp_path / "whole", plain) != []
+
+
 def test_the_authors_choices_train(done, tmp_path):
     """A mask of zeros for no text, and positions that know the clip's length."""
     choices = {"position": "narrow", "time_code": "relative", "no_text": "mask"}
@@ -227,6 +250,7 @@ def test_the_authors_choices_train(done, tmp_path):
         ("data.kind=clips", "data.path: expected the folder of the clips"),
         ("text.kind=t6", "text.kind"),
         ("network.time_code=relative", "batch.latest_block: expected 0 with network.time_code relative"),
+        ("data.changes=0.5", "data: change_every: expected a divisor of data.frames (8) below it, got 8"),
         ("network.no_text=tokn", 'network.no_text: unknown value "tokn"; did you mean "token"'),
     ],
 )

@@ -13,8 +13,19 @@ from typing import NoReturn
 
 import pytest
 
-# requirements.txt has them from Python 3.11 on.
-OF_NEWER_PYTHONS = ("diffusers", "sentencepiece", "tensorboard", "transformers", "webdataset")
+# requirements.txt and tests/referees.txt have them from Python 3.11 on.
+OF_NEWER_PYTHONS = (
+    "cleanfid",
+    "diffusers",
+    "prdc",
+    "pytorch_fid",
+    "scipy",
+    "sentencepiece",
+    "tensorboard",
+    "torch_fidelity",
+    "transformers",
+    "webdataset",
+)
 
 
 def everything_is_demanded() -> bool:
@@ -51,6 +62,14 @@ def referee(name: str):
         return importlib.import_module(name)
     except ModuleNotFoundError:
         if name.split(".")[0] in OF_NEWER_PYTHONS and sys.version_info < (3, 11):
+            pytest.skip(f"{name} is not installed: it needs Python 3.11", allow_module_level=True)
+        lacking(f"{name} is not installed")
+
+
+def referee_is_there(name: str) -> None:
+    """The same of a module that is not for this process to import."""
+    if importlib.util.find_spec(name) is None:
+        if name in OF_NEWER_PYTHONS and sys.version_info < (3, 11):
             pytest.skip(f"{name} is not installed: it needs Python 3.11", allow_module_level=True)
         lacking(f"{name} is not installed")
 

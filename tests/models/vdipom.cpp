@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "pom/base/error.h"
 #include "pom/models/counts.h"
@@ -336,6 +337,53 @@ TEST(ClipDenoising, SeveralBlocksAtATime) {
         EXPECT_LT((sampled(chunks) - one_by_one).abs().max().item<double>(),
                   1e-5 * one_by_one.abs().max().item<double>());
     }
+}
+
+// A text for each of some equal parts is the same text for each of their blocks, with the same gradients; and
+// blocks one after another, told the next text where its part begins, are those of the whole clip.
+TEST(ClipDenoising, ATextOfEachPart) {
+  for (const bool attention : {false, true}) {
+    const NetworkConfig config = [&] {
+      NetworkConfig c = small(attention);
+      c.window = 3;
+      return c;
+    }();
+    VDiPoM network(config);
+    randomise(network);
+    const at::Tensor x = at::randn({2, 3, 12, 4, 6}), t = at::full({2}, 0.5);
+    at::Tensor texts = at::randn({2, 3, 5, 7}).requires_grad_();
+    const at::Tensor mask = at::rand({2, 3, 5}).gt(0.3), up = at::randn({2, 3, 12, 4, 6});
+    const auto gradient = [&](const at::Tensor& out) {
+      return torch::autograd::grad({(out * up).sum()}, {texts})[0];
+    };
+    const at::Tensor parts = network->forward(x, t, texts, mask);
+    const at::Tensor blocks =
+        network->forward(x, t, texts.repeat_interleave(2, 1), mask.repeat_interleave(2, 1));
+    const double size = parts.abs().max().item<double>();
+    EXPECT_LT((parts - blocks).abs().max().item<double>(), 1e-5 * size);
+    const at::Tensor one = gradient(parts), other = gradient(blocks);
+    EXPECT_LT((one - other).abs().max().item<double>(), 1e-5 * one.abs().max().item<double>());
+    const at::Tensor same = texts.narrow(1, 0, 1), same_mask = mask.narrow(1, 0, 1);
+    EXPECT_LT((network->forward(x, t, same.expand_as(texts), same_mask.expand_as(mask)) -
+               network->forward(x, t, same.squeeze(1), same_mask.squeeze(1)))
+                  .abs()
+                  .max()
+                  .item<double>(),
+              1e-5 * size);
+    const auto denoiser = Denoiser::make(config, network->weights());
+    denoiser->plan({2, 4, 6, {{0.5, false}}});
+    std::vector<at::Tensor> stream;
+    for (std::int64_t b = 0; b < 6; ++b) {
+      if (b % 2 == 0)
+        denoiser->tell({.text = texts.detach().select(1, b / 2), .mask = mask.select(1, b / 2)});
+      stream.push_back((*denoiser)(x.narrow(2, 2 * b, 2), 0).clone());
+      denoiser->advance();
+    }
+    EXPECT_LT((at::cat(stream, 2) - parts).abs().max().item<double>(), 1e-4 * size);
+    EXPECT_GT((parts - network->forward(x, t, texts.flip(1), mask.flip(1))).abs().max().item<double>(),
+              1e-2 * size)
+        << "texts matter";
+  }
 }
 
 TEST(ClipDenoising, BlocksThatAllSeeEachOther) {

@@ -190,6 +190,69 @@ TEST(ClipLearner, CutsInAShareOfTheStepsWhichTheSeedDecides) {
   EXPECT_LT(cut, 32);
 }
 
+// Each part of a clip is told its own caption, also in the pieces that a clip is cut into; what is drawn for
+// a clip does not depend on the split of the batch, and nothing that is dropped is told to any part.
+TEST(ClipLearner, PartsOfAClipHaveCaptions) {
+  const std::vector<std::string> changes = {"data.changes=1", "data.change_every=2", "batch.label_drop=0.4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), changes.begin(), changes.end());
+    return tiny(more);
+  };
+  Lessons lessons(with({}));
+  const data::Batch batch = lessons.next();
+  ASSERT_EQ(batch.captions.size(), 32u);
+  const Prepared whole = Learner(with({"batch.accumulate=1"}), at::kCPU).prepare(batch, 1, 0);
+  const at::Tensor words = words_of(whole);
+  ASSERT_EQ(words.sizes(), at::IntArrayRef({8, 4, 24}));
+  for (std::int64_t i = 0; i < 32; ++i)
+    for (std::int64_t j = i / 4 * 4; j < i; ++j)
+      EXPECT_EQ(batch.captions[static_cast<std::size_t>(i)] == batch.captions[static_cast<std::size_t>(j)],
+                at::equal(words.flatten(0, 1)[i], words.flatten(0, 1)[j]));
+  std::vector<at::Tensor> masks;
+  for (const Condition& told : whole.told) masks.push_back(told.at(1));
+  const at::Tensor heard = at::cat(masks).any(2);
+  EXPECT_TRUE(at::equal(heard.any(1), heard.all(1)));
+  EXPECT_TRUE(heard.any().item<bool>());
+  EXPECT_FALSE(heard.all().item<bool>());
+  const Prepared cut = Learner(with({"batch.cut=1", "batch.cut_frames=4", "batch.accumulate=4"}), at::kCPU)
+                           .prepare(batch, 1, 0);
+  EXPECT_TRUE(at::equal(words_of(cut), words.reshape({16, 2, 24})));
+}
+
+TEST(ClipLearner, LearnsChangesInPartsOfABatch) {
+  std::vector<at::Tensor> weights;
+  for (const char* parts : {"batch.accumulate=1", "batch.accumulate=4"}) {
+    const Recipe recipe = tiny({parts, "run.precision=fp64", "data.changes=0.5", "data.change_every=4",
+                                "batch.cut=0.5", "batch.cut_frames=4"});
+    Learner learner(recipe, at::kCPU);
+    Lessons lessons(recipe);
+    State state;
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(learner.step(lessons.next(), state).finite);
+    weights.push_back(learner.parameters().values().clone());
+    EXPECT_GT(learner.validate(lessons.validation(), 0).loss, 0);
+  }
+  EXPECT_TRUE(at::allclose(weights[0], weights[1], 1e-9, 1e-11));
+}
+
+TEST(ClipRecipe, PromptsChangeBetweenBlocksAndCuts) {
+  const auto refused_of = [](const std::vector<std::string>& sets) -> std::string {
+    try {
+      tiny(sets);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_EQ(refused_of({"data.changes=0.5", "data.change_every=1"}),
+            "tiny: data.change_every: expected whole blocks of network.patch_time (2) frames, got 1");
+  EXPECT_EQ(refused_of({"data.changes=0.5", "data.frames=24", "data.change_every=12", "batch.cut=0.5",
+                        "batch.cut_frames=8"}),
+            "tiny: data.change_every: expected whole blocks of network.patch_time (2) frames that divide "
+            "batch.cut_frames (8), got 12");
+  EXPECT_EQ(refused_of({"data.changes=0.5", "data.change_every=8"}),
+            "tiny: data: change_every: expected a divisor of data.frames (8) below it, got 8");
+}
+
 TEST(ClipRecipe, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(refused("batch.cut=0.5"),
             "tiny: batch.cut_frames: expected whole blocks of network.patch_time (2) frames that divide "

@@ -103,9 +103,10 @@ Context all_context(const Problem& problem, const at::Tensor& xc, const LayerWei
   if (problem.visible.defined()) ho.masked_fill_(unseen(problem), 0);
   return {ho, means(sizes_of(problem, ho, ho), ho, stream)};
 }
-Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w, cudaStream_t stream) {
+Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w,
+                const BetweenMeans* between, cudaStream_t stream) {
   const Context all = all_context(problem, in_blocks(problem, xc), w, stream);
-  return {all.ho, over_seen(problem, all.H)};
+  return {all.ho, between ? (*between)(all.H).contiguous() : over_seen(problem, all.H)};
 }
 Queries queries(const Problem& problem, const at::Tensor& xq, const LayerWeights& w, const Context& context,
                 cudaStream_t stream) {
@@ -139,8 +140,7 @@ GateGradients gate_backward(const kernels::MixerSizes& s, const at::Tensor& dgat
 }
 
 ContextGradients means_backward(const Problem& problem, const kernels::MixerSizes& s, const at::Tensor& ho,
-                                const at::Tensor& dH, bool for_weights, cudaStream_t stream) {
-  const at::Tensor dmeans = over_all(problem, dH);
+                                const at::Tensor& dmeans, bool for_weights, cudaStream_t stream) {
   ContextGradients r{at::empty(ho.sizes(), ho.options()), {}};
   kernels::MeansBackwardParams m;
   m.sizes = s;
@@ -190,14 +190,15 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at
   const at::Tensor H = over_seen(problem, means(s, context, device.stream()));
   const GateGradients g =
       gate_backward(s, in_blocks(problem, dout.contiguous()), queries, H, false, device.stream());
-  return {means_backward(problem, s, context, g.dH, false, device.stream()).dho.view(ho.sizes()),
+  const at::Tensor dmeans = over_all(problem, g.dH);
+  return {means_backward(problem, s, context, dmeans, false, device.stream()).dho.view(ho.sizes()),
           g.dse.view(se.sizes())};
 }
 
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& w, Saved* saved) {
+                         const LayerWeights& w, Saved* saved, const BetweenMeans* between) {
   const OnDevice device(xq);
-  const Context c = context(problem, xc, w, device.stream());
+  const Context c = context(problem, xc, w, between, device.stream());
   const Queries q = queries(problem, in_blocks(problem, xq), w, c, device.stream());
   const auto wide = [&](const at::Tensor& x, const at::Tensor& like) {
     return x.view({like.size(0), like.size(1), problem.kD()});
@@ -208,7 +209,7 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
 
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& w, const Saved& saved, bool need_x,
-                         bool need_w) {
+                         bool need_w, const BetweenMeans* between) {
   const OnDevice device(xq);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);  // dtypes are chosen
   const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
@@ -217,7 +218,8 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
   const at::Tensor dense = in_blocks(problem, dout.contiguous()), grad = rows(dense);
   std::optional<GateGradients> q = gate_backward_gemm(dense, w.ag_weight, se, saved.H, need_w, stream);
   if (!q) q = gate_backward(s, grad.mm(w.ag_weight), se, saved.H, need_w, stream);
-  const ContextGradients c = means_backward(problem, s, ho, q->dH, need_w, stream);
+  const at::Tensor dmeans = between ? (*between)(q->dH).contiguous() : over_all(problem, q->dH);
+  const ContextGradients c = means_backward(problem, s, ho, dmeans, need_w, stream);
   const at::Tensor dho = rows(c.dho), dse = rows(q->dse);
   Gradients g;
   if (need_x) {

@@ -3,6 +3,7 @@
 // kernels (no_cuda.cpp) nothing is covered.
 #pragma once
 
+#include <functional>
 #include <tuple>
 
 #include "pom/ops/problem.h"
@@ -25,10 +26,14 @@ struct Gradients {
 at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se);
 std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
                                                 const at::Tensor& ho, const at::Tensor& se);
+// Where other ranks have tokens of the same sequences: from the means over the tokens here, of each sequence
+// or block, (S, kD) in fp32, to those over what its queries see, H; in the backward pass from the gradients
+// of H to those of the means.
+using BetweenMeans = std::function<at::Tensor(const at::Tensor&)>;
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& weights, Saved* saved);
+                         const LayerWeights& weights, Saved* saved, const BetweenMeans* between = nullptr);
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
-                         bool need_w);
+                         bool need_w, const BetweenMeans* between = nullptr);
 
 }  // namespace pom::ops::cuda

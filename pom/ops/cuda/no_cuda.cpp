@@ -87,11 +87,12 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem&, const at::Tensor
                                                 const at::Tensor&) {
   absent("mixer_backward");
 }
-at::Tensor layer_forward(const Problem&, const at::Tensor&, const at::Tensor&, const LayerWeights&, Saved*) {
+at::Tensor layer_forward(const Problem&, const at::Tensor&, const at::Tensor&, const LayerWeights&, Saved*,
+                         const BetweenMeans*) {
   absent("mixer_layer");
 }
 Gradients layer_backward(const Problem&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                         const LayerWeights&, const Saved&, bool, bool) {
+                         const LayerWeights&, const Saved&, bool, bool, const BetweenMeans*) {
   absent("mixer_layer_backward");
 }
 

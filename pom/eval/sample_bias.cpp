@@ -1,0 +1,129 @@
+#include "pom/eval/sample_bias.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include "pom/base/error.h"
+#include "pom/eval/numpy_random.h"
+
+namespace pom::eval {
+namespace {
+
+constexpr std::int64_t tenths = 10, subsets_at_once = 8;  // subsets in memory
+
+using Subset = std::function<at::Tensor()>;
+
+std::vector<double> distances_of(const std::vector<Subset>& subsets, const DistanceOf& distance) {
+  const std::int64_t count = std::ssize(subsets);
+  std::vector<double> found(subsets.size());
+  const auto find = [&](std::int64_t i) {
+    const c10::NoGradGuard no_grad;
+    found[static_cast<std::size_t>(i)] = distance(subsets[static_cast<std::size_t>(i)]());
+  };
+  for (std::int64_t first = 0; first < count; first += subsets_at_once) {
+    const std::int64_t end = std::min(count, first + subsets_at_once);
+    if (end == first + 1) {
+      in_one_thread([&] { find(first); });
+      continue;
+    }
+    at::parallel_for(first, end, 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t i = from; i < to; ++i) find(i);
+    });
+  }
+  return found;
+}
+
+void add_halves(std::vector<Subset>& subsets, const at::Tensor& x) {
+  for (const std::int64_t first : {0, 1})
+    subsets.emplace_back([&x, first] { return x.slice(0, first, std::nullopt, 2); });
+}
+
+void add_tenths(std::vector<Subset>& subsets, const at::Tensor& x) {
+  for (std::int64_t i = 0; i < tenths; ++i)
+    subsets.emplace_back([&x, i] {
+      const at::Tensor number = at::arange(x.size(0), at::kLong).remainder(tenths);
+      return x.index_select(0, (number != i).nonzero().flatten());
+    });
+}
+
+// All but the last size, which is that of all.
+void add_sizes(std::vector<Subset>& subsets, const at::Tensor& x) {
+  NumpyRandom random(static_cast<std::uint32_t>(infinity_seed));
+  const std::vector<std::int64_t> sizes = infinity_sizes(x.size(0));
+  for (auto size = sizes.begin(); size + 1 != sizes.end(); ++size)
+    subsets.emplace_back([&x, chosen = random.choice(x.size(0), *size)] {
+      return x.index_select(0, at::tensor(chosen, at::kLong));
+    });
+}
+
+double jackknife(const double* without) {
+  double mean = 0, squares = 0;
+  for (std::int64_t i = 0; i < tenths; ++i) mean += without[i] / tenths;
+  for (std::int64_t i = 0; i < tenths; ++i) squares += (without[i] - mean) * (without[i] - mean);
+  return std::sqrt(squares * (tenths - 1) / tenths);
+}
+
+// Where the line through (1/n, distance) meets 1/n = 0: least squares.
+double at_infinity(const std::vector<std::int64_t>& sizes, const std::vector<double>& distances) {
+  double x = 0, y = 0, xx = 0, xy = 0;
+  const auto n = static_cast<double>(sizes.size());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const double inverse = 1 / static_cast<double>(sizes[i]);
+    x += inverse / n, y += distances[i] / n;
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const double away = 1 / static_cast<double>(sizes[i]) - x;
+    xx += away * away, xy += away * (distances[i] - y);
+  }
+  return y - xy / xx * x;
+}
+
+}  // namespace
+
+// Of a parallel region's threads one does it: inside, libraries take no others.
+void in_one_thread(const std::function<void()>& work) {
+  at::parallel_for(0, std::max(2, at::get_num_threads()), 1, [&](std::int64_t begin, std::int64_t) {
+    if (begin == 0) work();
+  });
+}
+
+std::vector<std::int64_t> infinity_sizes(std::int64_t count) {
+  const double first = static_cast<double>(count) / 10, step = (static_cast<double>(count) - first) / 14;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t i = 0; i + 1 < infinity_points; ++i)
+    sizes.push_back(
+        std::max<std::int64_t>(2, static_cast<std::int64_t>(first + step * static_cast<double>(i))));
+  sizes.push_back(count);
+  return sizes;
+}
+
+SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& distance) {
+  const c10::NoGradGuard no_grad;
+  check(features.dim() == 2 && features.size(0) >= 2,
+        "sampled_distance: features: expected (N, F) with N at least 2, got ", features.sizes());
+  const std::int64_t count = features.size(0);
+  const bool halves = count >= 4, many = count >= 2 * tenths;
+  std::vector<Subset> subsets = {[&] { return features; }};
+  if (halves) add_halves(subsets, features);
+  if (many) add_tenths(subsets, features);
+  if (many) add_sizes(subsets, features);
+  const std::vector<double> found = distances_of(subsets, distance);
+  SampledDistance result{.all = found[0]};
+  if (halves) result.unbiased = 2 * found[0] - (found[1] + found[2]) / 2;
+  if (!many) return result;
+  result.deviation = jackknife(&found[3]);
+  std::vector<double> line(found.begin() + 3 + tenths, found.end());
+  line.push_back(found[0]);
+  result.infinity = at_infinity(infinity_sizes(count), line);
+  return result;
+}
+
+}  // namespace pom::eval

@@ -1,0 +1,38 @@
+"""Tokens split over two processes that share a GPU: the fused kernels against one process in fp64."""
+
+import pytest
+import torch
+
+import ranks
+
+pytestmark = [
+    pytest.mark.usefixtures("extension"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ranks.run("split_cuda.py", 2)
+
+
+def test_fused_kernels_round_no_worse_than_plain_torch(found):
+    assert len(found["fused"]) == 12
+    for name, case in found["fused"].items():
+        unit = torch.finfo(torch.bfloat16 if "bfloat16" in name else torch.float32).eps
+        for error, plain in zip(case["errors"], case["plain"], strict=True):
+            assert error <= 2 * plain + 2 * unit, (name, case)
+
+
+def test_composed_in_fp64(found):
+    for name, case in found["composed"].items():
+        assert max(case["errors"]) < 1e-12, (name, case)
+
+
+def test_a_layer_hands_in_sums_only(found):
+    for name, case in found["fused"].items():
+        rows = case["numbers"] / found["row"]
+        if "keys" in name:
+            assert 2 < rows < 2.1, name
+        elif "window" not in name:
+            assert rows == 2, name
