@@ -157,6 +157,10 @@ SceneReader::Readings SceneReader::look(const at::Tensor& pictures) const {
   return readings;
 }
 
+at::Tensor drawn_for_reading(DrawnFor purpose, std::uint64_t seed, std::int64_t count, const Canvas& canvas) {
+  return draw_for_reader(purpose, seed, 0, count, canvas).pictures;
+}
+
 ReaderRates held_out_rates(const SceneReader& reader, std::int64_t count) {
   const JudgeConfig& config = reader.config();
   const SceneDrawings drawings = draw_for_reader(DrawnFor::holding_out, config.seed, 0, count, config.canvas);

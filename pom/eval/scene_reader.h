@@ -57,6 +57,9 @@ class SceneReader {
   Weights weights_;  // fp32
 };
 
+// Drawings of scenes, of all splits alike: (N, 3, H, W) uint8.
+at::Tensor drawn_for_reading(DrawnFor purpose, std::uint64_t seed, std::int64_t count, const Canvas& canvas);
+
 // Of drawings it never saw in training, of all splits alike: how often a reading has the right shapes, the
 // right hues, and every object right with none more.
 struct ReaderRates {
