@@ -11,7 +11,7 @@
 namespace pom::cli {
 namespace {
 
-constexpr int side = 192, frame = 3, lines = 6;  // pixels of a picture's longer side and of its frame
+constexpr int side = 192, frame = 3, caption_lines = 6;  // pixels of a picture's longer side and of its frame
 constexpr io::Rgb ink{30, 30, 30}, wrong_ink{190, 20, 20};
 
 std::vector<std::string> wrapped(const std::string& text, int width) {
@@ -65,9 +65,9 @@ io::Image scene_cell(const at::Tensor& picture, const eval::SceneQuestion& quest
   const int width = static_cast<int>(image.width) * scale + 2 * frame,
             height = static_cast<int>(image.height) * scale + 2 * frame;
   const int step = io::font_height + 2;
-  io::Image cell = io::make_image("eval", width, height + lines * step, 3);
+  io::Image cell = io::make_image("eval", width, height + caption_lines * step, 3);
   const std::string wrong = scene_verdict_text(question, verdict);
-  fill(cell, 0, 0, width, height + lines * step, {255, 255, 255});
+  fill(cell, 0, 0, width, height + caption_lines * step, {255, 255, 255});
   fill(cell, 0, 0, width, height, wrong.empty() ? io::Rgb{255, 255, 255} : wrong_ink);
   put_enlarged(cell, image, scale);
   int y = height + 2;
