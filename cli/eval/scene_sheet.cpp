@@ -11,8 +11,8 @@
 namespace pom::cli {
 namespace {
 
-constexpr int cell_side = 192, cell_frame = 3,
-              cell_lines = 6;  // pixels of a picture's longer cell_side and of its cell_frame
+constexpr int cell_side = 192, cell_frame = 3;  // pixels of a picture's longer side, and of its frame
+constexpr int cell_lines = 6;                   // of words
 constexpr io::Rgb cell_ink{30, 30, 30}, wrong_ink{190, 20, 20};
 
 std::vector<std::string> wrapped_words(const std::string& text, int width) {

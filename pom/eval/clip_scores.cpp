@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/cat.h>
@@ -16,7 +15,7 @@
 
 #include "pom/base/error.h"
 #include "pom/eval/feature_scores.h"
-#include "pom/eval/sample_bias.h"
+#include "pom/eval/one_thread.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/io/clip.h"
 
@@ -131,13 +130,10 @@ ClipDistance clip_distance(const ClipRows& made, const at::Tensor& reference) {
   const c10::NoGradGuard no_grad;
   ClipDistance distance;
   const bool many = std::ssize(made.counts) >= 2 * clip_tenths;
-  std::vector<double> found(many ? 1 + clip_tenths : 2);
-  at::parallel_for(0, std::ssize(found), 1, [&](std::int64_t begin, std::int64_t end) {
-    const c10::NoGradGuard none;
-    for (std::int64_t i = begin; i < end; ++i)
-      if (i == 0 || many)
-        found[static_cast<std::size_t>(i)] =
-            frechet_of_samples(i == 0 ? made.rows : without(made, i - 1), reference);
+  std::vector<double> found(many ? 1 + clip_tenths : 1);
+  each_in_one_thread(std::ssize(found), std::ssize(found), [&](std::int64_t i) {
+    found[static_cast<std::size_t>(i)] =
+        frechet_of_samples(i == 0 ? made.rows : without(made, i - 1), reference);
   });
   distance.value = found[0];
   if (!many) return distance;

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
@@ -19,6 +18,7 @@
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/eval/one_thread.h"
 #include "pom/io/sha256.h"
 #include "pom/models/state_dict.h"
 
@@ -156,10 +156,8 @@ at::Tensor Dinov2::forward(const at::Tensor& x) const {
   const at::Tensor input = x.to(device_, dtype_);
   if (!device_.is_cpu()) return run(input);
   at::Tensor features = at::empty({x.size(0), config_.width}, at::TensorOptions(dtype_));
-  at::parallel_for(0, x.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
-    const c10::NoGradGuard none;
-    for (std::int64_t i = begin; i < end; ++i) features[i].copy_(run(input.narrow(0, i, 1))[0]);
-  });
+  each_in_one_thread(x.size(0), x.size(0),
+                     [&](std::int64_t i) { features[i].copy_(run(input.narrow(0, i, 1))[0]); });
   return features;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -20,6 +19,7 @@
 #include "pom/base/error.h"
 #include "pom/eval/frechet.h"
 #include "pom/eval/numpy_random.h"
+#include "pom/eval/one_thread.h"
 
 namespace pom::eval {
 namespace {
@@ -170,9 +170,9 @@ ScoreSpread kernel_distance(const at::Tensor& a, const at::Tensor& b, const Kern
     of_b[i] = random.choice(b.size(0), options.size);
   }
   std::vector<double> values(subsets);
-  at::parallel_for(0, options.subsets, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-      values[i] = kernel_distance_of_all(rows(a, of_a[i]), rows(b, of_b[i]), options.cross_diagonal);
+  each_in_one_thread(options.subsets, options.subsets, [&](std::int64_t number) {
+    const auto i = static_cast<std::size_t>(number);
+    values[i] = kernel_distance_of_all(rows(a, of_a[i]), rows(b, of_b[i]), options.cross_diagonal);
   });
   return spread_of(values);
 }

@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/outer.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
+#include "pom/eval/one_thread.h"
 
 namespace pom::eval {
 namespace {
@@ -29,12 +29,8 @@ void Moments::add(std::int64_t first, const at::Tensor& features) {
   for (std::int64_t done = 0; done < blocks; done += blocks_at_once) {
     const std::int64_t some = std::min(blocks_at_once, blocks - done);
     std::vector<Block> made(static_cast<std::size_t>(some));
-    // Each is one thread's, so that the number of threads changes no bit; at least two, for one by itself
-    // would get them all.
-    at::parallel_for(0, std::max<std::int64_t>(2, some), 1, [&](std::int64_t begin, std::int64_t end) {
-      const c10::NoGradGuard none;
-      for (std::int64_t i = begin; i < std::min(end, some); ++i)
-        made[static_cast<std::size_t>(i)] = block_of(features, (done + i) * moment_block);
+    each_in_one_thread(some, blocks_at_once, [&](std::int64_t i) {
+      made[static_cast<std::size_t>(i)] = block_of(features, (done + i) * moment_block);
     });
     for (std::int64_t i = 0; i < some; ++i)
       keep(first / moment_block + done + i, std::move(made[static_cast<std::size_t>(i)]));

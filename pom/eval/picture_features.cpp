@@ -54,7 +54,8 @@ PictureFeatures block_features(const FeatureNetwork& network, const std::vector<
 FeatureRows::FeatureRows(const FeatureNetwork& network, std::int64_t count, const parallel::Share& share)
     : network_(network), count_(count), share_(share) {
   check(count >= 1, "eval: expected at least one picture, got ", count);
-  check(share.first % feature_block == 0 && (share.end() % feature_block == 0 || share.end() == count),
+  check(share.count == 0 ||
+            (share.first % feature_block == 0 && (share.end() % feature_block == 0 || share.end() == count)),
         "FeatureRows: share: expected whole blocks of ", feature_block, ", got ", share.first, " to ",
         share.end());
 }

@@ -5,6 +5,7 @@
 #include "pom/base/error.h"
 #include "pom/base/suggest.h"
 #include "pom/eval/moments.h"
+#include "pom/eval/one_thread.h"
 
 namespace pom::eval {
 namespace {

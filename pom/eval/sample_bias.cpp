@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
@@ -13,6 +12,7 @@
 
 #include "pom/base/error.h"
 #include "pom/eval/numpy_random.h"
+#include "pom/eval/one_thread.h"
 
 namespace pom::eval {
 namespace {
@@ -22,22 +22,10 @@ constexpr std::int64_t tenths = 10, subsets_at_once = 8;  // subsets in memory
 using Subset = std::function<at::Tensor()>;
 
 std::vector<double> distances_of(const std::vector<Subset>& subsets, const DistanceOf& distance) {
-  const std::int64_t count = std::ssize(subsets);
   std::vector<double> found(subsets.size());
-  const auto find = [&](std::int64_t i) {
-    const c10::NoGradGuard no_grad;
+  each_in_one_thread(std::ssize(subsets), subsets_at_once, [&](std::int64_t i) {
     found[static_cast<std::size_t>(i)] = distance(subsets[static_cast<std::size_t>(i)]());
-  };
-  for (std::int64_t first = 0; first < count; first += subsets_at_once) {
-    const std::int64_t end = std::min(count, first + subsets_at_once);
-    if (end == first + 1) {
-      in_one_thread([&] { find(first); });
-      continue;
-    }
-    at::parallel_for(first, end, 1, [&](std::int64_t from, std::int64_t to) {
-      for (std::int64_t i = from; i < to; ++i) find(i);
-    });
-  }
+  });
   return found;
 }
 
@@ -87,13 +75,6 @@ double at_infinity(const std::vector<std::int64_t>& sizes, const std::vector<dou
 }
 
 }  // namespace
-
-// Of a parallel region's threads one does it: inside, libraries take no others.
-void in_one_thread(const std::function<void()>& work) {
-  at::parallel_for(0, std::max(2, at::get_num_threads()), 1, [&](std::int64_t begin, std::int64_t) {
-    if (begin == 0) work();
-  });
-}
 
 std::vector<std::int64_t> infinity_sizes(std::int64_t count) {
   const double first = static_cast<double>(count) / 10, step = (static_cast<double>(count) - first) / 14;

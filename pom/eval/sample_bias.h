@@ -29,7 +29,4 @@ SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& d
 inline constexpr std::int64_t infinity_points = 15, infinity_seed = 2020;
 std::vector<std::int64_t> infinity_sizes(std::int64_t count);
 
-// Runs it in one thread, whatever the number of threads: what LAPACK rounds depends on how many share it.
-void in_one_thread(const std::function<void()>& work);
-
 }  // namespace pom::eval

@@ -180,7 +180,7 @@ def test_vbench_says_what_cannot_be(tmp_path):
     ffmpeg_is_there()
     assert "which has a slash" in vbench(tmp_path, prompts=["a car 3/4 full"], code=2).stderr
     assert "of at most 247 bytes, got 300" in vbench(tmp_path, prompts=["x" * 300], code=2).stderr
-    assert "expected a prompt in each line" in vbench(tmp_path, prompts=["", "  "], code=1).stderr
+    assert "expected a prompt in each line" in vbench(tmp_path, prompts=["", "  "], code=2).stderr
     for flag in (["-y"], ["-o", "a.mp4"], ["--grid"]):
         assert "cannot be combined with --vbench" in vbench(tmp_path, *flag, code=2).stderr
     assert "from which each clip's follows" in vbench(tmp_path, "--seed", -1, code=2).stderr

@@ -17,7 +17,8 @@ from tools import built_program, built_tool, referee
 
 transformers = referee("transformers")
 
-MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64)
+DEVIATION = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64)
 
 
 def positions_of(tensors, **how):

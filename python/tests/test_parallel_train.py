@@ -51,6 +51,21 @@ PARAMETERS = sets(parallel__shard="parameters")
 MUON = sets(optimizer__kind="muon")
 SEQUENCE = sets(parallel__sequence=2, run__precision="fp64")
 THREE = sets(batch__size=12, run__steps=4)
+CLIPS = sets(  # whose prompt changes
+    data__kind="sprites",
+    data__frames=8,
+    data__changes=0.5,
+    data__change_every=2,
+    data__validation=20,
+    batch__cut=0.5,
+    batch__cut_frames=4,
+    network__kind="vdipom",
+    network__patch=4,
+    network__window=2,
+    text__width=8,
+    text__limit=24,
+    run__steps=4,
+)
 LATENTS = sets(data__kind="latents", data__path="data", data__validation=0, run__steps=40)
 LARGE = sets(data__size="[128,128]", network__patch=1, network__dim=128, parallel__sequence=2)
 
@@ -69,6 +84,8 @@ def alone(recipe, tmp_path_factory):
         "muon": MUON,
         "fp64": sets(run__precision="fp64"),
         "three": THREE,
+        "clips": CLIPS,
+        "clips, fp64": [*CLIPS, *sets(run__precision="fp64")],
     }.items():
         result = pom_train(recipe, "-o", folder / name, "--quiet", *more)
         assert result.returncode == 0, result.stderr
@@ -134,6 +151,7 @@ def trainings(recipe, tmp_path_factory):
             job("2 ranks, parameters", pairs[0], *PARAMETERS),
             job("2 ranks, layers again", pairs[1], *PARAMETERS, *sets(batch__checkpointing="true")),
         ],
+        [job("2 ranks, clips", pairs[0], *CLIPS), job("2 ranks, blocks", pairs[1], *CLIPS, *SEQUENCE)],
         [job("4 ranks", all_four)],
         [job("4 ranks, muon and parameters", all_four, *PARAMETERS, *MUON)],
         [job("4 ranks, gradients", all_four, *GRADIENTS)],
@@ -186,6 +204,7 @@ def assert_same_run(one, other):
         ("2 ranks, muon", "muon"),
         ("4 ranks, muon and parameters", "muon"),
         ("4 ranks, muon", "muon"),
+        ("2 ranks, clips", "clips"),
     ],
 )
 def test_any_number_of_ranks_gives_the_bits_of_one(name, kind, trainings, alone):
@@ -206,10 +225,13 @@ def test_a_run_changes_its_number_of_ranks(trainings, alone):
     assert not differences(run, alone / "adamw")
 
 
-@pytest.mark.parametrize("name", ["2 ranks, tokens", "4 ranks, tokens"])
-def test_ranks_share_the_tokens_of_an_image(name, trainings, alone):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("2 ranks, tokens", "fp64"), ("4 ranks, tokens", "fp64"), ("2 ranks, blocks", "clips, fp64")],
+)
+def test_ranks_share_the_tokens_of_an_example(name, kind, trainings, alone):
     """Sums over tokens in two halves: equal up to rounding."""
-    for a, b in zip(figures(trainings.of(name)), figures(alone / "fp64"), strict=True):
+    for a, b in zip(figures(trainings.of(name)), figures(alone / kind), strict=True):
         for key in a.keys() - {"loss_by_time"}:
             assert a[key] == pytest.approx(b[key], rel=1e-6), key
 

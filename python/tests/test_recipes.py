@@ -218,7 +218,7 @@ def test_scenes():
     network = recipe["network"]
     assert (recipe["data"]["size"], recipe["data"]["frames"]) == ([64, 64], 1)
     assert (network["patch_time"], network["temporal_mask"], network["time_code"]) == (1, "none", "none")
-    caption = "a red star to the left of a blue ring".split()
+    caption = ["a", "red", "star", "to", "the", "left", "of", "a", "blue", "ring"]
     assert recipe["text"]["layers"] >= caption.index("blue") - caption.index("star")
 
 

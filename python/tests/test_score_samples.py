@@ -18,7 +18,7 @@ from torchrun import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "assets" / "shapes64"
-HOW = ["--steps", 2, "--seed", 3]
+HOW = ["--steps", 1, "--seed", 3]
 
 
 def pom(*words, code=0):
@@ -29,12 +29,12 @@ def pom(*words, code=0):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The network, a reference of its statistics, and 50 images of the model in a .npz."""
+    """The network, a reference of its statistics, and 40 images of the model in a .npz."""
     folder = tmp_path_factory.mktemp("samples")
     save_file(drawn_weights(), folder / "net.safetensors")
     numpy.savez(folder / "b.npz", pictures("set.b"))
     pom("eval", "reference", folder / "b.npz", *network(folder), "-q", "-o", folder / "b-statistics.npz")
-    pom("sample", "--model", MODEL, "--count", 5, *HOW, "-q", "-o", folder / "samples.npz")
+    pom("sample", "--model", MODEL, "--count", 4, *HOW, "-q", "-o", folder / "samples.npz")
     return folder
 
 
@@ -52,16 +52,16 @@ def test_numpy_reads_the_samples(folder, tmp_path):
         assert file.files == ["arr_0", "arr_1", "settings"]
         images, labels = file["arr_0"], file["arr_1"]
         settings = json.loads(file["settings"].tobytes())
-    assert images.shape == (50, 64, 64, 3) and images.dtype == numpy.uint8
-    assert labels.tolist() == [i for i in range(10) for _ in range(5)] and labels.dtype == numpy.int64
-    assert (settings["steps"], settings["count"]) == (2, 5)
+    assert images.shape == (40, 64, 64, 3) and images.dtype == numpy.uint8
+    assert labels.tolist() == [i for i in range(10) for _ in range(4)] and labels.dtype == numpy.int64
+    assert (settings["steps"], settings["count"]) == (1, 4)
     with zipfile.ZipFile(folder / "samples.npz") as zipped:
         assert zipped.testzip() is None  # by its CRCs
         assert all(info.extract_version == 45 for info in zipped.infolist())  # sizes of 64 bits
     # The same image alone.
-    words = ["--model", MODEL, "--class", 1, "--steps", 2, "--seed", 8, "-q"]
+    words = ["--model", MODEL, "--class", 1, "--steps", 1, "--seed", 7, "-q"]
     pom("sample", *words, "-o", tmp_path / "one.npz")
-    assert (numpy.load(tmp_path / "one.npz")["arr_0"][0] == images[5]).all()
+    assert (numpy.load(tmp_path / "one.npz")["arr_0"][0] == images[4]).all()
     assert "already exists" in pom("sample", *words, "-o", tmp_path / "one.npz", code=2).stderr
     for flag in (["--grid"], ["--preview", 1]):
         said = pom("sample", *words, *flag, "-o", tmp_path / "two.npz", code=2).stderr
@@ -70,21 +70,21 @@ def test_numpy_reads_the_samples(folder, tmp_path):
 
 
 def test_a_model_and_its_file_have_one_score(folder):
-    made = fid(folder, MODEL, "--count", 50, *HOW)
+    made = fid(folder, MODEL, "--count", 40, *HOW)
     kept = fid(folder, "--samples", folder / "samples.npz")
     for key in ("fd", "fd_deviation", "fd_unbiased", "fd_infinity"):
         assert made[key] == kept[key]  # bit for bit
     assert (made["recipe"]["samples"], kept["recipe"]["samples"]) == ("model", "npz")
     assert made["recipe"]["size"] == kept["recipe"]["size"] == "64x64"
     # Batches that do not fit the blocks of features, and another number of threads.
-    other = fid(folder, MODEL, "--count", 50, *HOW, "--batch", 7, "--threads", 1)
+    other = fid(folder, MODEL, "--count", 40, *HOW, "--batch", 7, "--threads", 1)
     assert other == made
 
 
 def test_ranks_share_the_pictures(folder):
     """Three ranks of two blocks: one of them has nothing to do."""
     words = ["--reference", folder / "b.npz", *network(folder), "--json", "-q", "--device", "cpu"]
-    for what in ([MODEL, "--count", 50, *HOW], ["--samples", folder / "samples.npz"]):
+    for what in ([MODEL, "--count", 40, *HOW], ["--samples", folder / "samples.npz"]):
         alone = pom("eval", "fid", *what, *words).stdout
         done = run_ranks(3, "eval", "fid", *what, *words)
         assert done.returncode == 0, done.stderr

@@ -10,7 +10,6 @@
 #include <sstream>
 #include <thread>
 
-#include "pom/data/loader.h"
 #include "pom/io/sha256.h"
 
 namespace pom::data {
@@ -24,6 +23,17 @@ Pixels drawn(const Scene& scene, const ClipFormat& format) {
   Pixels pixels(static_cast<std::size_t>(3 * format.frames * format.width * format.height));
   draw_scene(scene, format, pixels);
   return pixels;
+}
+
+// Frame f as a picture (3, H, W).
+Pixels frame_of(const Pixels& clip, const ClipFormat& format, std::int64_t f) {
+  const auto pixels = static_cast<std::size_t>(format.width * format.height);
+  Pixels frame;
+  for (std::int64_t c = 0; c < 3; ++c) {
+    const auto* plane = clip.data() + static_cast<std::size_t>(c * format.frames + f) * pixels;
+    frame.insert(frame.end(), plane, plane + pixels);
+  }
+  return frame;
 }
 
 std::string hash(const Pixels& pixels) {
@@ -69,12 +79,12 @@ TEST(Scenes, BytesNeverChange) {
     const std::string caption = scene_caption(scene);
     captions.update(std::as_bytes(std::span(caption)));
   }
-  EXPECT_EQ(all.hex(), "");
-  EXPECT_EQ(captions.hex(), "");
+  EXPECT_EQ(all.hex(), "b62668e5295903eed9ef190136fa2e1edddade09210cb795d111083e239183f2");
+  EXPECT_EQ(captions.hex(), "7900b90a99bf40291e6285aacfbdad11711575700a478278f0aa8d630905c88e");
   const SceneOptions far = {.split = "new_all", .swaying = 1};
   EXPECT_EQ(hash(drawn(scene_at(far, ~std::uint64_t{0}, std::int64_t{1} << 40),
                        {.width = 48, .height = 27, .frames = 5, .fps = 29.97, .first = 123456789})),
-            "");
+            "fd5714282cbf514dc5b1129a2b3da4974bd3e8cc92bcf094a67aa534a8a50af5");
 }
 
 TEST(Scenes, AreTheSameFromAnyThread) {
@@ -130,8 +140,8 @@ TEST(Scenes, HoldTwoToFourObjectsInTheirGroups) {
     ASSERT_GE(scene.objects.size(), 2u);
     ASSERT_LE(scene.objects.size(), 4u);
     ASSERT_EQ(scene.relations.size() + 1, scene.groups.size());
-    if (scene.relations.size() == 2 && scene.relations[1].a == 0)
-      ASSERT_NE(scene.relations[0].what, scene.relations[1].what);
+    const bool fan = scene.relations.size() == 2 && scene.relations[1].a == 0;
+    ASSERT_FALSE(fan && scene.relations[0].what == scene.relations[1].what);
     std::set<std::int64_t> hues;
     for (std::int64_t g = 0; g < std::ssize(scene.groups); ++g) {
       const SceneGroup& group = scene.groups[static_cast<std::size_t>(g)];
@@ -193,16 +203,12 @@ TEST(Scenes, RelationsHoldWhileThingsMove) {
     const Scene scene = scene_at({.swaying = 0.8}, 4, i);
     for (int f = 0; f < 24; ++f) expect_relations(scene, f / 8.0);
     for (const SceneGroup& group : scene.groups) moving += group.motion != SceneMotion::stay ? 1 : 0;
-    const ClipFormat two = {.width = 32, .height = 32, .frames = 2};
-    const Pixels frames = drawn(scene, two);
-    const bool still = std::ranges::all_of(scene.groups, [](auto& g) { return g.reach == 0; });
-    Pixels first, second;
-    for (std::size_t c = 0; c < 3; ++c) {
-      const auto* plane = frames.data() + 2048 * c;
-      first.insert(first.end(), plane, plane + 1024);
-      second.insert(second.end(), plane + 1024, plane + 2048);
-    }
-    ASSERT_EQ(first == second, still) << scene_caption(scene);
+    const ClipFormat format = {.width = 32, .height = 32, .frames = 9};
+    const Pixels clip = drawn(scene, format);
+    const Pixels first = frame_of(clip, format, 0);
+    bool moves = false;
+    for (std::int64_t f = 1; f < 9; ++f) moves |= frame_of(clip, format, f) != first;
+    ASSERT_EQ(moves, std::ranges::any_of(scene.groups, [](auto& g) { return g.reach > 0; })) << i;
     ASSERT_EQ(first, drawn(scene, {.width = 32, .height = 32, .frames = 1}));
   }
   EXPECT_GT(moving, 200);
@@ -221,10 +227,17 @@ TEST(Scenes, WhatIsInFrontCoversTheOther) {
     Scene alone = scene;
     alone.objects.resize(1);
     const Pixels both = drawn(scene, picture), one = drawn(alone, picture);
-    const auto byte = static_cast<int>(scene.objects[0].colour[0] * 255 + 0.5f);
+    const auto has_colour = [&](const Pixels& pixels, std::size_t p, float within) {
+      for (std::size_t c = 0; c < 3; ++c)
+        if (std::abs(pixels[4096 * c + p] - scene.objects[0].colour[c] * 255) > within) return false;
+      return true;
+    };
     int whole = 0;
     for (std::size_t p = 0; p < 4096; ++p)
-      if (one[p] == byte && ++whole > 0) ASSERT_EQ(both[p], byte) << scene_caption(scene);
+      if (has_colour(one, p, 0.6f)) {
+        ++whole;
+        ASSERT_TRUE(has_colour(both, p, 4)) << scene_caption(scene);
+      }
     ASSERT_GT(whole, 50);
   }
   EXPECT_GT(seen, 50);

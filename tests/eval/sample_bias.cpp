@@ -8,6 +8,7 @@
 
 #include "pom/base/error.h"
 #include "pom/eval/frechet.h"
+#include "pom/eval/one_thread.h"
 
 namespace pom::eval {
 namespace {

@@ -26,11 +26,12 @@ at::Tensor pictures_of(const std::string& path) {
 
 at::Tensor features_of(const std::string& network, InputRule rule, at::ScalarType dtype,
                        const std::string& weights, const at::Tensor& pictures) {
-  if (network == "dinov2")
-    return Dinov2::read(weights, dtype, at::kCPU).forward(dinov2_input(pictures, rule, dtype));
-  const InceptionFeatures f =
-      Inception::read(weights, dtype, at::kCPU)
-          .forward(inception_input(pictures, rule, dtype), {.spatial = true, .pool3 = true, .logits = true});
+  const at::Tensor input =
+      network == "dinov2" ? dinov2_input(pictures, rule, dtype) : inception_input(pictures, rule, dtype);
+  if (weights == "-") return input;
+  if (network == "dinov2") return Dinov2::read(weights, dtype, at::kCPU).forward(input);
+  const InceptionFeatures f = Inception::read(weights, dtype, at::kCPU)
+                                  .forward(input, {.spatial = true, .pool3 = true, .logits = true});
   return at::cat({f.pool3, f.spatial, f.logits}, 1);
 }
 
