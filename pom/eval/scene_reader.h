@@ -1,6 +1,6 @@
-// The other judge of scenes: a small convolutional network that says which objects a picture shows and where.
-// It learns from drawings alone and never sees a generated picture before it reads it. N pictures of H x W
-// pixels, F features.
+// The other judge of scenes: a small convolutional network that finds the centres of objects and their hues,
+// and a second one that looks at a cut around each and says what it is. They learn from drawings alone and
+// never see a generated picture before they read it. N pictures of H x W pixels, F features.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class SceneReader {
 
   struct Readings {
     std::vector<SceneReading> scenes;  // N
-    at::Tensor features;               // (N, F) fp32: what it sees, over the whole picture
+    at::Tensor features;               // (N, F) fp32: what both see, over the whole picture
   };
   // Pictures (N, 3, H, W) uint8 of the reader's size.
   Readings look(const at::Tensor& pictures) const;
