@@ -170,7 +170,7 @@ std::string scenes_text(const ScenesFindings& findings) {
   const SceneTable* pictures = findings.pictures ? &*findings.pictures : nullptr;
   Cells names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = scene_measures[i].name;
-  std::string text = scene_line("in %, 95 % int.", names);
+  std::string text = scene_line("in % (95 %)", names);
   for (std::size_t i = 0; i < drawings.splits().size(); ++i)
     text += split_rows(drawings.splits()[i], pictures ? &pictures->at(i) : nullptr, drawings.at(i));
   if (drawings.splits().size() > 1) {

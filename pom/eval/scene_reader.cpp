@@ -32,7 +32,9 @@ at::Tensor grid_loss(const GridOutput& out, const SceneDrawings& truth) {
   const at::Tensor hues = at::cross_entropy_loss(out.hues, truth.hues, weights, at::Reduction::Mean,
                                                  skipped_cell),
                    places = ((out.places - truth.places).square() * truth.asked).sum() / truth.asked.sum();
-  return hues + places;
+  const at::Tensor kinds =
+      at::cross_entropy_loss(out.kinds, truth.shown, {}, at::Reduction::Mean, skipped_cell);
+  return hues + places + kinds;
 }
 
 // ---- reading
@@ -84,7 +86,7 @@ std::vector<Cut> cuts_of(const std::vector<SceneReading>& readings, const Canvas
 // The kinds of what was seen, by the second network; and its features, the mean of each picture's.
 at::Tensor look_closer(const JudgeWeights& weights, const at::Tensor& pictures, const Canvas& canvas,
                        std::vector<SceneReading>& readings) {
-  at::Tensor features = at::zeros({pictures.size(0), reader_features / 2}, pictures.options());
+  at::Tensor features = at::zeros({pictures.size(0), cut_features}, pictures.options());
   const std::vector<Cut> cuts = cuts_of(readings, canvas);
   if (cuts.empty()) return features;
   const CutOutput out = cut_forward(weights, cut_out(pictures, cuts));

@@ -11,6 +11,7 @@
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/replication_pad2d.h>
 #include <ATen/ops/stack.h>
@@ -24,7 +25,7 @@
 namespace pom::eval {
 namespace {
 
-constexpr std::int64_t cells = 16, at_grid = 32, deep = 64, narrow = 16, half = reader_features / 2;
+constexpr std::int64_t cells = 16, at_grid = 48, deep = 96, narrow = 16;
 constexpr std::int64_t cut_side = 32;  // pixels of a cut once it is scaled
 
 // Until the shorter side has about as many cells.
@@ -52,17 +53,17 @@ JudgeShapes reader_shapes(const Canvas& canvas) {
   add_convolution(shapes, "deep.1", deep, deep);
   add_convolution(shapes, "deep.2", deep, deep);
   shapes["back.weight"] = {at_grid, deep, 1, 1};
-  add_convolution(shapes, "last", at_grid, half);
-  const std::int64_t says = 1 + std::ssize(data::hue_names()) + 2;
-  shapes["says.weight"] = {says, half, 1, 1};
+  add_convolution(shapes, "last", at_grid, grid_features);
+  const std::int64_t says = 1 + std::ssize(data::hue_names()) + 2 + std::ssize(data::shape_names());
+  shapes["says.weight"] = {says, grid_features, 1, 1};
   shapes["says.bias"] = {says};
   add_convolution(shapes, "cut.0", 4, 16);
   add_convolution(shapes, "cut.1", 16, 32);
   add_convolution(shapes, "cut.2", 32, 32);
   add_convolution(shapes, "cut.3", 32, 64);
   add_convolution(shapes, "cut.4", 64, 64);
-  add_dense(shapes, "cut.features", 64 * 4 * 4, half);
-  add_dense(shapes, "cut.kinds", half, std::ssize(data::shape_names()));
+  add_dense(shapes, "cut.features", 64 * 4 * 4, cut_features);
+  add_dense(shapes, "cut.kinds", cut_features, std::ssize(data::shape_names()));
   return shapes;
 }
 
@@ -87,8 +88,8 @@ GridOutput grid_forward(const JudgeWeights& weights, const at::Tensor& pictures,
   wide = at::upsample_nearest2d(at::conv2d(wide, weights.at("back.weight")), x.sizes().slice(2));
   x = convolve(weights, "last", x + wide, 1, learning);
   const at::Tensor says = at::conv2d(x, weights.at("says.weight"), weights.at("says.bias"));
-  const std::int64_t hues = 1 + std::ssize(data::hue_names());
-  return {says.narrow(1, 0, hues), says.narrow(1, hues, 2), x.mean({2, 3})};
+  const std::int64_t hues = 1 + std::ssize(data::hue_names()), kinds = std::ssize(data::shape_names());
+  return {says.narrow(1, 0, hues), says.narrow(1, hues, 2), says.narrow(1, hues + 2, kinds), x.mean({2, 3})};
 }
 
 at::Tensor cut_out(const at::Tensor& pictures, const std::vector<Cut>& cuts) {
@@ -148,6 +149,7 @@ void mark_cells(const data::Scene& scene, const Canvas& canvas, const SceneDrawi
   const ReaderGrid grid = reader_grid(canvas);
   const std::int64_t size = grid.width * grid.height;
   auto* hues = all.hues.data_ptr<std::int64_t>() + index * size;
+  auto* shown = all.shown.data_ptr<std::int64_t>() + index * size;
   float* places = all.places.data_ptr<float>() + 2 * index * size;
   float* asked = all.asked.data_ptr<float>() + index * size;
   std::vector<std::int64_t> centres;
@@ -160,6 +162,7 @@ void mark_cells(const data::Scene& scene, const Canvas& canvas, const SceneDrawi
       for (std::int64_t x = std::max<std::int64_t>(u - 1, 0); x <= std::min(u + 1, grid.width - 1); ++x)
         hues[y * grid.width + x] = skipped_cell;
     const std::int64_t cell = centres.emplace_back(v * grid.width + u);
+    shown[cell] = object.kind;
     places[cell] = static_cast<float>(right - static_cast<double>(u) - 0.5);
     places[size + cell] = static_cast<float>(down - static_cast<double>(v) - 0.5);
     asked[cell] = 1;
@@ -191,6 +194,7 @@ SceneDrawings draw_for_reader(DrawnFor purpose, std::uint64_t seed, std::int64_t
   const at::TensorOptions whole(at::kLong), real(at::kFloat), bytes(at::kByte);
   SceneDrawings all{at::empty({count, 3, canvas.height, canvas.width}, bytes),
                     at::zeros({count, grid.height, grid.width}, whole),
+                    at::full({count, grid.height, grid.width}, skipped_cell, whole),
                     at::zeros({count, 2, grid.height, grid.width}, real),
                     at::zeros({count, 1, grid.height, grid.width}, real),
                     {},

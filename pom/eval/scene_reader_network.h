@@ -15,7 +15,8 @@
 
 namespace pom::eval {
 
-inline constexpr std::int64_t reader_features = 64;  // half of them of whole pictures, half of cuts
+inline constexpr std::int64_t grid_features = 64, cut_features = 32;
+inline constexpr std::int64_t reader_features = grid_features + cut_features;
 
 JudgeShapes reader_shapes(const Canvas& canvas);
 
@@ -28,7 +29,8 @@ ReaderGrid reader_grid(const Canvas& canvas);
 struct GridOutput {
   at::Tensor hues;      // (N, 1 + hues, G, G'): scores; the first: nothing
   at::Tensor places;    // (N, 2, G, G'): of the centre in its cell, right and down, -1/2 to 1/2
-  at::Tensor features;  // (N, F / 2)
+  at::Tensor kinds;     // (N, kinds, G, G'): only while learning, which makes the features better
+  at::Tensor features;  // (N, grid_features)
 };
 // x (N, 3, H, W) fp32 in [-1, 1].
 GridOutput grid_forward(const JudgeWeights& weights, const at::Tensor& x, bool learning = false);
@@ -43,14 +45,14 @@ at::Tensor cut_out(const at::Tensor& pictures, const std::vector<Cut>& cuts);
 
 struct CutOutput {
   at::Tensor kinds;     // (M, kinds): scores
-  at::Tensor features;  // (M, F / 2)
+  at::Tensor features;  // (M, cut_features)
 };
 CutOutput cut_forward(const JudgeWeights& weights, const at::Tensor& cuts, bool learning = false);
 
 // Drawings of scenes, and what should be said of them. Cells beside a centre say what they like.
 struct SceneDrawings {
   at::Tensor pictures;       // (N, 3, H, W) uint8
-  at::Tensor hues;           // (N, G, G') int64; skipped_cell: not asked
+  at::Tensor hues, shown;    // (N, G, G') int64, the second: kinds; skipped_cell: not asked
   at::Tensor places, asked;  // (N, 2, G, G') and (N, 1, G, G') fp32
   std::vector<Cut> cuts;     // of all objects
   at::Tensor kinds;          // (M) int64
