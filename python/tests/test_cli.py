@@ -206,6 +206,7 @@ class TestHelp:
             (tmp_path / "recipes" / f"{name}.toml").write_text(RECIPE.replace("steps = 240", "steps = 20"))
         for name in ("imagenet-xl2", "webvid-xl2"):
             shutil.copy(Path(__file__).parents[2] / "recipes" / f"{name}.toml", tmp_path / "recipes")
+        (tmp_path / "list.txt").write_text("a red star\n")
         for command in (name for name in COMMANDS if name != "eval"):
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].replace("\\\n", " ").splitlines()[2:]:
