@@ -82,9 +82,10 @@ void refuse_flags(const EvalOptions& options) {
       throw UsageError(detail::concat(flag, ": is only for pom eval ", kinds, ", got ", what));
   };
   only(options.seeds != plain.seeds, "--seeds", what == "shapes", "shapes");
-  only(!options.judge.empty(), "--judge", what == "shapes", "shapes");
-  only(options.judge_steps != plain.judge_steps, "--judge-steps", what == "shapes", "shapes");
-  only(options.judge_seed != plain.judge_seed, "--judge-seed", what == "shapes", "shapes");
+  only(!options.judge.empty(), "--judge", what == "shapes" || scenes, "shapes and scenes");
+  only(options.judge_steps.has_value(), "--judge-steps", what == "shapes" || scenes, "shapes and scenes");
+  only(options.judge_seed != plain.judge_seed, "--judge-seed", what == "shapes" || scenes,
+       "shapes and scenes");
   only(!options.splits.empty(), "--splits", what == "sprites" || scenes, "sprites and scenes");
   only(options.frames.has_value(), "--frames", what == "sprites", "sprites");
   only(!options.lengths.empty(), "--lengths", what == "sprites", "sprites");
@@ -201,7 +202,9 @@ Command eval_command() {
           "for regions of one hue and for the shapes that fit them, also where one is behind another: how "
           "often the objects, their colours, each shape in its own colour (pairs), the relations, the count, "
           "and everything at once are as the caption says, and how many images have something that fits no "
-          "shape. Drawings of the same scenes stand beside it.",
+          "shape. Drawings of the same scenes stand beside it. With --judge a small network, trained on "
+          "drawings "
+          "alone, reads the images too: how often it agrees, and the Frechet distance of its features.",
       .examples =
           "pom eval fid --samples a.npz --reference b.npz --inception net.safetensors\n"
           "pom eval compare a.json b.json\n"

@@ -29,7 +29,8 @@ struct EvalOptions {
   // Of scores.
   std::string samples, reference, inception, dinov2, like = "torch-fidelity";
   // Of shapes.
-  std::int64_t seeds = 3, judge_seed = 0, judge_steps = eval::JudgeConfig().steps;
+  std::int64_t seeds = 3, judge_seed = 0;
+  std::optional<std::int64_t> judge_steps;
   std::string judge;
   // Of sprites.
   std::vector<std::string> splits, window;
@@ -146,12 +147,12 @@ struct EvalOptions {
                 .most = 1000},
           seeds);
     visit(Field{.name = "judge",
-                .help = "judge file: read if it exists, else trained and written",
+                .help = "judge file: read if it exists, else trained and written; of scenes a second judge",
                 .value = "FILE",
                 .group = shapes},
           judge);
     visit(Field{.name = "judge_steps",
-                .help = "training steps of the judge",
+                .help = "training steps of the judge (default: 1200; of scenes 1500)",
                 .value = "N",
                 .group = shapes,
                 .least = 1,

@@ -11,10 +11,11 @@
 namespace pom::cli {
 namespace {
 
-constexpr int side = 192, frame = 3, caption_lines = 6;  // pixels of a picture's longer side and of its frame
-constexpr io::Rgb ink{30, 30, 30}, wrong_ink{190, 20, 20};
+constexpr int cell_side = 192, cell_frame = 3;  // pixels of a picture's longer side, and of its frame
+constexpr int cell_lines = 6;                   // of words
+constexpr io::Rgb cell_ink{30, 30, 30}, wrong_ink{190, 20, 20};
 
-std::vector<std::string> wrapped(const std::string& text, int width) {
+std::vector<std::string> wrapped_words(const std::string& text, int width) {
   std::vector<std::string> rows;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
@@ -27,7 +28,7 @@ std::vector<std::string> wrapped(const std::string& text, int width) {
   return rows;
 }
 
-void fill(io::Image& image, int x, int y, int width, int height, const io::Rgb& colour) {
+void fill_box(io::Image& image, int x, int y, int width, int height, const io::Rgb& colour) {
   for (int v = y; v < y + height; ++v)
     for (int u = x; u < x + width; ++u) {
       std::uint8_t* pixel = image.data.data() + 3 * (static_cast<std::int64_t>(v) * image.width + u);
@@ -39,7 +40,7 @@ void put_enlarged(io::Image& cell, const io::Image& picture, int scale) {
   for (std::int64_t y = 0; y < picture.height * scale; ++y)
     for (std::int64_t x = 0; x < picture.width * scale; ++x) {
       const std::uint8_t* from = picture.data.data() + 3 * (y / scale * picture.width + x / scale);
-      std::copy_n(from, 3, cell.data.data() + 3 * ((y + frame) * cell.width + x + frame));
+      std::copy_n(from, 3, cell.data.data() + 3 * ((y + cell_frame) * cell.width + x + cell_frame));
     }
 }
 
@@ -61,19 +62,19 @@ std::string scene_verdict_text(const eval::SceneQuestion& question, const eval::
 io::Image scene_cell(const at::Tensor& picture, const eval::SceneQuestion& question,
                      const eval::SceneVerdict& verdict) {
   const io::Image image = eval::unstack_pictures(picture.unsqueeze(0)).front();
-  const int scale = std::max(1, side / static_cast<int>(std::max(image.width, image.height)));
-  const int width = static_cast<int>(image.width) * scale + 2 * frame,
-            height = static_cast<int>(image.height) * scale + 2 * frame;
+  const int scale = std::max(1, cell_side / static_cast<int>(std::max(image.width, image.height)));
+  const int width = static_cast<int>(image.width) * scale + 2 * cell_frame,
+            height = static_cast<int>(image.height) * scale + 2 * cell_frame;
   const int step = io::font_height + 2;
-  io::Image cell = io::make_image("eval", width, height + caption_lines * step, 3);
+  io::Image cell = io::make_image("eval", width, height + cell_lines * step, 3);
   const std::string wrong = scene_verdict_text(question, verdict);
-  fill(cell, 0, 0, width, height + caption_lines * step, {255, 255, 255});
-  fill(cell, 0, 0, width, height, wrong.empty() ? io::Rgb{255, 255, 255} : wrong_ink);
+  fill_box(cell, 0, 0, width, height + cell_lines * step, {255, 255, 255});
+  fill_box(cell, 0, 0, width, height, wrong.empty() ? io::Rgb{255, 255, 255} : wrong_ink);
   put_enlarged(cell, image, scale);
   int y = height + 2;
-  for (const std::string& row : wrapped(question.caption, width - 2))
-    io::draw_text(cell, 1, std::exchange(y, y + step), row, ink);
-  for (const std::string& row : wrapped(wrong, width - 2))
+  for (const std::string& row : wrapped_words(question.caption, width - 2))
+    io::draw_text(cell, 1, std::exchange(y, y + step), row, cell_ink);
+  for (const std::string& row : wrapped_words(wrong, width - 2))
     io::draw_text(cell, 1, std::exchange(y, y + step), row, wrong_ink);
   return cell;
 }

@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/eval/eval.h"
+#include "cli/eval/scene_network.h"
 #include "cli/eval/scene_sheet.h"
 #include "cli/eval/scenes_report.h"
 #include "cli/json.h"
@@ -40,7 +41,9 @@ struct ScenesRun {
   Request request = {};
   std::vector<std::string> splits = {};
   std::vector<SceneQuestion> questions = {};
-  std::vector<io::Image> cells = {};  // of the sheet
+  std::vector<io::Image> cells = {};              // of the sheet
+  std::optional<SceneNetwork> network = {};       // where a file for it is given
+  std::vector<at::Tensor> seen = {}, drawn = {};  // its features of pictures and of drawings
 
   std::int64_t count() const { return options.count.value_or(500); }
   // A picture's noise is the same whichever splits are asked for.
@@ -98,12 +101,13 @@ ScenesFiles scene_files_of(const EvalOptions& options) {
   return files;
 }
 
-void check_scene_files(const ScenesFiles& files, bool replace) {
+void check_scene_files(const ScenesFiles& files, const fs::path& judge, bool replace) {
   std::vector<fs::path> all;
   for (const fs::path& file : {files.text, files.json, files.sheet})
     if (!file.empty()) all.push_back(file);
   if (!files.sheet.empty()) as_usage([&] { io::check_picture_name(files.sheet); });
   check_outputs(all, replace);
+  if (!judge.empty() && !fs::exists(judge)) check_outputs(std::vector{judge}, false);
 }
 
 void plan_scenes(ScenesRun& run) {
@@ -116,7 +120,7 @@ void plan_scenes(ScenesRun& run) {
     throw UsageError(detail::concat("expected pictures of at least 16x16, got ", run.canvas.width, "x",
                                     run.canvas.height));
   run.files = scene_files_of(run.options);
-  check_scene_files(run.files, run.options.yes);
+  check_scene_files(run.files, run.options.judge, run.options.yes);
   run.questions =
       eval::scene_questions(run.splits, static_cast<std::uint64_t>(run.options.seed), run.count());
 }
@@ -145,6 +149,7 @@ eval::SceneTable judge_scene_drawings(ScenesRun& run) {
     const std::vector<SceneVerdict> verdicts =
         eval::judge_scenes(pictures, [&](std::int64_t done) { watch(begin + done, all); });
     table.add(questions, verdicts);
+    if (run.network) table.add_readings(questions, run.network->compare(pictures, verdicts, run.drawn));
     if (!run.engine) keep_scene_cells(run, questions, pictures, verdicts);
   }
   return table;
@@ -195,6 +200,7 @@ eval::SceneTable judge_scene_pictures(ScenesRun& run) {
       if (run.signals.asked().load(std::memory_order_relaxed)) throw generate::Stopped();
     });
     table.add(questions, verdicts);
+    if (run.network) table.add_readings(questions, run.network->compare(pictures, verdicts, run.seen));
     keep_scene_cells(run, questions, pictures, verdicts);
   }
   return table;
@@ -202,8 +208,13 @@ eval::SceneTable judge_scene_pictures(ScenesRun& run) {
 
 ScenesFindings judge_all_scenes(ScenesRun& run) {
   const bool judges = parallel::world().first();
+  if (judges && !run.options.judge.empty()) run.network.emplace(run.options, run.canvas, run.signals);
+  wait_for_all();
   ScenesFindings findings{judges ? judge_scene_drawings(run) : eval::SceneTable(run.splits), {}};
   if (run.engine) findings.pictures = judge_scene_pictures(run);
+  if (run.network)
+    findings.network = {run.network->rates(), run.network->frechet(run.seen),
+                        run.network->frechet(run.drawn)};
   return findings;
 }
 

@@ -93,16 +93,35 @@ std::string both_rows(const ScenesFindings& findings, Row row) {
   return text + row("drawings", findings.drawings.over_all());
 }
 
+std::string network_text(const ScenesFindings& findings) {
+  const NetworkFindings& network = *findings.network;
+  std::string text =
+      "read alike by the network\n" + both_rows(findings, [](const char* name, const SceneScores& s) {
+        return share_row(name, s.read_alike, s.read_twice);
+      });
+  char line[160];
+  std::snprintf(line, sizeof line,
+                "of drawings it never saw, it has all objects of %.1f %% right (shapes %.1f, hues %.1f)\n",
+                100 * network.rates.everything, 100 * network.rates.objects, 100 * network.rates.colours);
+  text += line;
+  const auto distance = [&](const char* name, const std::optional<double>& value) {
+    if (!value) return;
+    std::snprintf(line, sizeof line, "  %-13s%.3f\n", name, *value);
+    text += line;
+  };
+  if (network.of_drawings) text += "Frechet distance of its features to those of other drawings\n";
+  distance("pictures", network.of_pictures);
+  distance("drawings", network.of_drawings);
+  return text;
+}
+
 std::string footnotes(const ScenesFindings& findings) {
   std::string text = "pictures with something that fits no shape\n" + both_rows(findings, rest_row);
   if (findings.drawings.over_all().grounds_asked > 0)
     text += "ground as named\n" + both_rows(findings, [](const char* name, const SceneScores& s) {
               return share_row(name, s.grounds, s.grounds_asked);
             });
-  if (findings.drawings.over_all().read_twice > 0)
-    text += "read alike by the network\n" + both_rows(findings, [](const char* name, const SceneScores& s) {
-              return share_row(name, s.read_alike, s.read_twice);
-            });
+  if (findings.network) text += network_text(findings);
   return text;
 }
 
@@ -151,7 +170,7 @@ std::string scenes_text(const ScenesFindings& findings) {
   const SceneTable* pictures = findings.pictures ? &*findings.pictures : nullptr;
   Cells names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = scene_measures[i].name;
-  std::string text = scene_line("in %, 95 % int.", names);
+  std::string text = scene_line("in % (95 %)", names);
   for (std::size_t i = 0; i < drawings.splits().size(); ++i)
     text += split_rows(drawings.splits()[i], pictures ? &pictures->at(i) : nullptr, drawings.at(i));
   if (drawings.splits().size() > 1) {
@@ -164,6 +183,16 @@ std::string scenes_text(const ScenesFindings& findings) {
 void add_scenes(JsonObject& object, const ScenesFindings& findings) {
   object.add("drawings", split_objects(findings.drawings));
   if (findings.pictures) object.add("pictures", split_objects(*findings.pictures));
+  if (!findings.network) return;
+  const NetworkFindings& network = *findings.network;
+  JsonObject frechet;
+  if (network.of_pictures) frechet.add("pictures", *network.of_pictures);
+  if (network.of_drawings) frechet.add("drawings", *network.of_drawings);
+  object.add("network", JsonObject()
+                            .add("objects", network.rates.objects)
+                            .add("colours", network.rates.colours)
+                            .add("everything", network.rates.everything)
+                            .add("frechet", frechet));
 }
 
 }  // namespace pom::cli

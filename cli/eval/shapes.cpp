@@ -117,7 +117,7 @@ eval::Judge train_judge(const ShapesRun& run) {
   eval::JudgeConfig config;
   config.canvas = run.canvas;
   config.seed = static_cast<std::uint64_t>(run.options.judge_seed);
-  config.steps = run.options.judge_steps;
+  config.steps = run.options.judge_steps.value_or(config.steps);
   Watch watch(run.signals, run.options.quiet, "training the judge", "step");
   return eval::Judge::train(config, [&](std::int64_t step, std::int64_t total, double loss) {
     char note[32];

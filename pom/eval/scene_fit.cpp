@@ -245,8 +245,8 @@ std::vector<Fit> fit_kinds(const Picture& picture, const Target& target, std::si
     const Fit fit = best_of_kind(kind, masses, 2, 4, soft);
     fits.push_back({fit.shape, sharp.error_of(fit.shape)});
     if (!thorough) continue;
-    for (Fitter* fitter : {&soft, &half, &sharp}) {
-      const Fit other = best_of_kind(kind, masses, 5, 8, *fitter);
+    for (Fitter* fitter : {&half, &sharp}) {
+      const Fit other = best_of_kind(kind, masses, 3, 6, *fitter);
       if (const double error = sharp.error_of(other.shape); error < fits.back().error)
         fits.back() = {other.shape, error};
     }

@@ -13,11 +13,8 @@ namespace {
 
 using scenes::Composition, scenes::Layer, scenes::Picture;
 
-double residue_of(const Picture& picture, const std::vector<scenes::Colour>& drawn) {
-  std::int64_t unexplained = 0;
-  for (std::size_t p = 0; p < drawn.size(); ++p)
-    unexplained += scenes::distance(picture.pixels[p], drawn[p]) > scenes::apart ? 1 : 0;
-  return static_cast<double>(unexplained) / static_cast<double>(picture.size());
+double share_of(const std::vector<bool>& pixels) {
+  return static_cast<double>(std::ranges::count(pixels, true)) / static_cast<double>(pixels.size());
 }
 
 // The middle of the ground, as one of the named ones.
@@ -64,11 +61,13 @@ SceneVerdict judge_scene(const at::Tensor& tensor) {
   const Picture picture = scenes::open_picture(tensor);
   const std::vector<scenes::Colour> ground = scenes::find_ground(picture);
   Composition composition(picture, ground);
-  for (Layer& layer : scenes::find_layers(picture, ground, scenes::find_regions(picture, ground, false)))
-    composition.add(std::move(layer));
+  const std::vector<scenes::Region> regions =
+      scenes::find_regions(picture, scenes::standing_out(picture, ground), false);
+  for (Layer& layer : scenes::find_layers(picture, ground, regions)) composition.add(std::move(layer));
   composition.settle(2);
   std::vector<scenes::Colour> drawn = composition.drawn();
-  const std::vector<scenes::Region> left = scenes::find_regions(picture, drawn, true);
+  const std::vector<scenes::Region> left =
+      scenes::find_regions(picture, scenes::unexplained(picture, drawn), true);
   if (!left.empty()) {
     for (Layer& layer : scenes::find_layers(picture, drawn, left)) composition.add(std::move(layer));
     composition.settle(1);
@@ -76,7 +75,7 @@ SceneVerdict judge_scene(const at::Tensor& tensor) {
   }
   SceneVerdict verdict;
   verdict.ground = nearest_ground(ground);
-  verdict.residue = residue_of(picture, drawn);
+  verdict.residue = share_of(scenes::unexplained(picture, drawn));
   for (const Layer& layer : composition.layers()) verdict.objects.push_back(found(layer));
   for (std::size_t back = 1; back < verdict.objects.size(); ++back)
     for (std::size_t front = 0; front < back; ++front)

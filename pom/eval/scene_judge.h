@@ -39,7 +39,12 @@ struct SceneVerdict {
 };
 
 // The largest misfit of what is taken for a shape, and the largest residue of a picture that is explained.
-inline constexpr double worst_scene_fit = 0.04;
+// Set on drawings of a seed that no report and no other test uses (0x736365), 64x64: of 7,200 objects of
+// 2,500 drawings 999 in 1,000 have a misfit below 0.02, and no residue is left but where the judge errs
+// (twice). Of drawings that are a little soft (their means over 3x3 pixels to 60 %) and noisy (3 %) the worst
+// misfit is 0.033 and the worst residue 0.001; of objects that are blurred on purpose (means over 5x5 pixels,
+// twice) the least misfit is 0.054, of half ones 0.11.
+inline constexpr double worst_scene_fit = 0.045;
 inline constexpr double most_residue = 0.004;
 
 // picture: (3, H, W) uint8 of at least 16x16.

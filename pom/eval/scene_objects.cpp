@@ -54,7 +54,7 @@ class Finder {
     for (const bool thorough : {false, true}) {
       layer.fits = fit_kinds(picture_, target, most_fits, thorough);
       layer.misfit = layer.fits.empty() ? 1 : layer.fits.front().error / std::max(seen, 1.0);
-      if (layer.fits.empty() || layer.misfit <= whole) break;
+      if (layer.fits.empty() || layer.misfit <= whole || parts.size() == 1) break;
     }
     return layer;
   }

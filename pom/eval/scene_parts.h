@@ -43,12 +43,17 @@ struct Region {
   std::vector<std::int64_t> pixels;  // ascending
 };
 
-// What stands out from `behind` by more than this is something.
+// What is farther than this from what is there is something else.
 inline constexpr float apart = 0.18f;
 
-// The largest first. Left out are specks, and what is as thin as the edge between two other colours, if
-// `thin` does not ask for it.
-std::vector<Region> find_regions(const Picture& picture, const std::vector<Colour>& behind, bool thin);
+// Which pixels stand out from a ground; and which ones are not explained by what was drawn: neither as it is
+// drawn there, nor as a mixture of what is drawn around them, which soft edges are.
+std::vector<bool> standing_out(const Picture& picture, const std::vector<Colour>& ground);
+std::vector<bool> unexplained(const Picture& picture, const std::vector<Colour>& drawn);
+
+// Of the pixels that are asked for; the largest first. Left out are specks, and what is as thin as the edge
+// between two other colours, if `thin` does not ask for it.
+std::vector<Region> find_regions(const Picture& picture, const std::vector<bool>& asked, bool thin);
 
 // ---- scene_fit.cpp
 

@@ -10,6 +10,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
 
 #include "pom/base/error.h"
 #include "pom/data/dataset.h"
@@ -25,23 +26,18 @@ constexpr const char* reader_format = "pom reader of scenes, 1";
 // ---- learning
 
 // There is hardly a cell with an object: those without count less.
-at::Tensor reader_loss(const ReaderOutput& out, const SceneDrawings& truth) {
+at::Tensor grid_loss(const GridOutput& out, const SceneDrawings& truth) {
   at::Tensor weights = at::ones({out.hues.size(1)}, out.hues.options());
   weights[0] = 0.1;
   const at::Tensor hues = at::cross_entropy_loss(out.hues, truth.hues, weights, at::Reduction::Mean,
                                                  skipped_cell),
-                   kinds =
-                       at::cross_entropy_loss(out.kinds, truth.kinds, {}, at::Reduction::Mean, skipped_cell),
                    places = ((out.places - truth.places).square() * truth.asked).sum() / truth.asked.sum();
-  return hues + kinds + places;
+  const at::Tensor kinds =
+      at::cross_entropy_loss(out.kinds, truth.shown, {}, at::Reduction::Mean, skipped_cell);
+  return hues + places + kinds;
 }
 
 // ---- reading
-
-struct CellScores {
-  ReaderGrid grid;
-  at::Tensor hues, kinds, places;  // of one picture, (C, G, G') fp32; hues as probabilities
-};
 
 // The surest cell among those of its hue that are near: an object is seen from some cells beside its centre.
 bool is_surest(const at::TensorAccessor<float, 3>& hues, std::int64_t hue, std::int64_t y, std::int64_t x) {
@@ -56,28 +52,53 @@ bool is_surest(const at::TensorAccessor<float, 3>& hues, std::int64_t hue, std::
   return true;
 }
 
-SceneReading read_cells(const CellScores& scores, const Canvas& canvas) {
-  const auto hues = scores.hues.accessor<float, 3>(), kinds = scores.kinds.accessor<float, 3>(),
-             places = scores.places.accessor<float, 3>();
+// What the first network says of one picture: hues (1 + hues, G, G') as probabilities, places (2, G, G').
+SceneReading read_cells(const at::Tensor& hue_cells, const at::Tensor& place_cells, const Canvas& canvas) {
+  const auto hues = hue_cells.accessor<float, 3>(), places = place_cells.accessor<float, 3>();
   const auto unit = static_cast<double>(std::min(canvas.width, canvas.height));
+  const double cell = reader_grid(canvas).cell;
   SceneReading reading;
   for (std::int64_t y = 0; y < hues.size(1); ++y)
     for (std::int64_t x = 0; x < hues.size(2); ++x)
       for (std::int64_t hue = 0; hue + 1 < hues.size(0); ++hue) {
         if (hues[1 + hue][y][x] < 0.5f || !is_surest(hues, hue, y, x)) continue;
-        std::int64_t kind = 0;
-        for (std::int64_t k = 1; k < kinds.size(0); ++k)
-          if (kinds[k][y][x] > kinds[kind][y][x]) kind = k;
-        const double right = (static_cast<double>(x) + 0.5 + static_cast<double>(places[0][y][x])) *
-                             scores.grid.cell,
-                     down = (static_cast<double>(y) + 0.5 + static_cast<double>(places[1][y][x])) *
-                            scores.grid.cell;
-        reading.push_back({kind, hue, (right - static_cast<double>(canvas.width) / 2) / unit,
+        const double right = (static_cast<double>(x) + 0.5 + static_cast<double>(places[0][y][x])) * cell,
+                     down = (static_cast<double>(y) + 0.5 + static_cast<double>(places[1][y][x])) * cell;
+        reading.push_back({0, hue, (right - static_cast<double>(canvas.width) / 2) / unit,
                            (static_cast<double>(canvas.height) / 2 - down) / unit,
                            static_cast<double>(hues[1 + hue][y][x])});
       }
   std::ranges::stable_sort(reading, std::ranges::greater{}, &SeenObject::sure);
   return reading;
+}
+
+std::vector<Cut> cuts_of(const std::vector<SceneReading>& readings, const Canvas& canvas) {
+  const auto unit = static_cast<double>(std::min(canvas.width, canvas.height));
+  std::vector<Cut> cuts;
+  for (std::size_t i = 0; i < readings.size(); ++i)
+    for (const SeenObject& seen : readings[i])
+      cuts.push_back({static_cast<std::int64_t>(i), seen.hue,
+                      std::llround(seen.x * unit + static_cast<double>(canvas.width) / 2),
+                      std::llround(static_cast<double>(canvas.height) / 2 - seen.y * unit)});
+  return cuts;
+}
+
+// The kinds of what was seen, by the second network; and its features, the mean of each picture's.
+at::Tensor look_closer(const JudgeWeights& weights, const at::Tensor& pictures, const Canvas& canvas,
+                       std::vector<SceneReading>& readings) {
+  at::Tensor features = at::zeros({pictures.size(0), cut_features}, pictures.options());
+  const std::vector<Cut> cuts = cuts_of(readings, canvas);
+  if (cuts.empty()) return features;
+  const CutOutput out = cut_forward(weights, cut_out(pictures, cuts));
+  const at::Tensor kinds = out.kinds.argmax(1);
+  std::int64_t next = 0;
+  for (std::size_t i = 0; i < readings.size(); ++i) {
+    const std::int64_t first = next;
+    for (SeenObject& seen : readings[i]) seen.kind = kinds[next++].item<std::int64_t>();
+    if (next > first)
+      features[static_cast<std::int64_t>(i)].copy_(out.features.narrow(0, first, next - first).mean(0));
+  }
+  return features;
 }
 
 // As if the other judge had found it, drawn well.
@@ -115,12 +136,14 @@ JudgeConfig SceneReader::usual_config() {
 
 SceneReader SceneReader::train(const JudgeConfig& config, const OnJudgeStep& on_step) {
   check_judge_config(config);
-  JudgeWeights weights = initial_weights(reader_shapes(config.canvas), config.seed, {"says"});
+  JudgeWeights weights = initial_weights(reader_shapes(config.canvas), config.seed, {"says", "cut.kinds"});
   const auto loss = [&](std::int64_t step) {
     const SceneDrawings batch =
         draw_for_reader(DrawnFor::learning, config.seed, step * config.batch, config.batch, config.canvas);
     const at::Tensor x = worn(data::to_model_range(batch.pictures), config.seed, step);
-    return reader_loss(reader_forward(weights, x, /*learning=*/true), batch);
+    const CutOutput cuts = cut_forward(weights, cut_out(x, batch.cuts), /*learning=*/true);
+    return grid_loss(grid_forward(weights, x, /*learning=*/true), batch) +
+           at::cross_entropy_loss(cuts.kinds, batch.kinds);
   };
   learn(weights, config, loss, on_step);
   return SceneReader(config, std::move(weights));
@@ -146,15 +169,21 @@ SceneReader::Readings SceneReader::look(const at::Tensor& pictures) const {
   Readings readings;
   std::vector<at::Tensor> features;
   for (const at::Tensor& part : pictures.split(some)) {
-    const ReaderOutput out = reader_forward(weights_, data::to_model_range(part));
-    const at::Tensor hues = at::softmax(out.hues, 1);
+    const at::Tensor x = data::to_model_range(part);
+    const GridOutput out = grid_forward(weights_, x);
+    const at::Tensor hues = at::softmax(out.hues, 1), places = out.places.contiguous();
+    std::vector<SceneReading> scenes;
     for (std::int64_t i = 0; i < part.size(0); ++i)
-      readings.scenes.push_back(
-          read_cells({reader_grid(config_.canvas), hues[i], out.kinds[i], out.places[i]}, config_.canvas));
-    features.push_back(out.features);
+      scenes.push_back(read_cells(hues[i], places[i], config_.canvas));
+    features.push_back(at::cat({out.features, look_closer(weights_, x, config_.canvas, scenes)}, 1));
+    readings.scenes.insert(readings.scenes.end(), scenes.begin(), scenes.end());
   }
   readings.features = at::cat(features);
   return readings;
+}
+
+at::Tensor drawn_for_reading(DrawnFor purpose, std::uint64_t seed, std::int64_t count, const Canvas& canvas) {
+  return draw_for_reader(purpose, seed, 0, count, canvas).pictures;
 }
 
 ReaderRates held_out_rates(const SceneReader& reader, std::int64_t count) {

@@ -1,6 +1,6 @@
-// The other judge of scenes: a small convolutional network that says which objects a picture shows and where.
-// It learns from drawings alone and never sees a generated picture before it reads it. N pictures of H x W
-// pixels, F features.
+// The other judge of scenes: a small convolutional network that finds the centres of objects and their hues,
+// and a second one that looks at a cut around each and says what it is. They learn from drawings alone and
+// never see a generated picture before they read it. N pictures of H x W pixels, F features.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class SceneReader {
 
   struct Readings {
     std::vector<SceneReading> scenes;  // N
-    at::Tensor features;               // (N, F) fp32: what it sees, over the whole picture
+    at::Tensor features;               // (N, F) fp32: what both see, over the whole picture
   };
   // Pictures (N, 3, H, W) uint8 of the reader's size.
   Readings look(const at::Tensor& pictures) const;
@@ -56,6 +56,9 @@ class SceneReader {
   JudgeConfig config_;
   Weights weights_;  // fp32
 };
+
+// Drawings of scenes, of all splits alike: (N, 3, H, W) uint8.
+at::Tensor drawn_for_reading(DrawnFor purpose, std::uint64_t seed, std::int64_t count, const Canvas& canvas);
 
 // Of drawings it never saw in training, of all splits alike: how often a reading has the right shapes, the
 // right hues, and every object right with none more.

@@ -1,9 +1,11 @@
-// Private to the room: the network that reads scenes, as functions of named tensors, and what it learns from.
-// N pictures of H x W pixels; a grid of G x G' cells, about sixteen along a side; each cell says whether the
-// centre of an object is in it, and of which one.
+// Private to the room: the networks that read scenes, as functions of named tensors, and what they learn
+// from. N pictures of H x W pixels; a grid of G x G' cells, about sixteen along a side. The first network
+// says for each cell whether the centre of an object is in it, and of which hue; the second one looks at M
+// cuts of pictures, each around a centre, and says of which kind.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +15,8 @@
 
 namespace pom::eval {
 
-inline constexpr std::int64_t reader_features = 64;
+inline constexpr std::int64_t grid_features = 64, cut_features = 32;
+inline constexpr std::int64_t reader_features = grid_features + cut_features;
 
 JudgeShapes reader_shapes(const Canvas& canvas);
 
@@ -23,21 +26,36 @@ struct ReaderGrid {
 };
 ReaderGrid reader_grid(const Canvas& canvas);
 
-struct ReaderOutput {
+struct GridOutput {
   at::Tensor hues;      // (N, 1 + hues, G, G'): scores; the first: nothing
-  at::Tensor kinds;     // (N, kinds, G, G')
   at::Tensor places;    // (N, 2, G, G'): of the centre in its cell, right and down, -1/2 to 1/2
-  at::Tensor features;  // (N, F)
+  at::Tensor kinds;     // (N, kinds, G, G'): only while learning, which makes the features better
+  at::Tensor features;  // (N, grid_features)
 };
-
 // x (N, 3, H, W) fp32 in [-1, 1].
-ReaderOutput reader_forward(const JudgeWeights& weights, const at::Tensor& x, bool learning = false);
+GridOutput grid_forward(const JudgeWeights& weights, const at::Tensor& x, bool learning = false);
 
-// Drawings of scenes, and what each cell should say of them. Cells beside a centre say what they like.
+// A part of a picture that holds any object, whose middle is at a pixel.
+struct Cut {
+  std::int64_t picture = 0, hue = 0;
+  std::int64_t right = 0, down = 0;  // pixels from the upper left corner
+};
+// (M, 4, C, C) of pictures as above: their colours, and how near each is to the cut's hue.
+at::Tensor cut_out(const at::Tensor& pictures, const std::vector<Cut>& cuts);
+
+struct CutOutput {
+  at::Tensor kinds;     // (M, kinds): scores
+  at::Tensor features;  // (M, cut_features)
+};
+CutOutput cut_forward(const JudgeWeights& weights, const at::Tensor& cuts, bool learning = false);
+
+// Drawings of scenes, and what should be said of them. Cells beside a centre say what they like.
 struct SceneDrawings {
   at::Tensor pictures;       // (N, 3, H, W) uint8
-  at::Tensor hues, kinds;    // (N, G, G') int64; skipped_cell: not asked
+  at::Tensor hues, shown;    // (N, G, G') int64, the second: kinds; skipped_cell: not asked
   at::Tensor places, asked;  // (N, 2, G, G') and (N, 1, G, G') fp32
+  std::vector<Cut> cuts;     // of all objects
+  at::Tensor kinds;          // (M) int64
 };
 inline constexpr std::int64_t skipped_cell = -100;
 

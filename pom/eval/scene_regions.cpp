@@ -28,10 +28,10 @@ void around(const Picture& picture, std::int64_t pixel, Visit&& visit) {
         visit(pixel + dy * picture.width + dx);
 }
 
-std::vector<std::int64_t> hues_of(const Picture& picture, const std::vector<Colour>& behind) {
+std::vector<std::int64_t> hues_of(const Picture& picture, const std::vector<bool>& asked) {
   std::vector<std::int64_t> hues(picture.pixels.size(), nothing);
   for (std::size_t p = 0; p < hues.size(); ++p)
-    if (distance(picture.pixels[p], behind[p]) > apart) hues[p] = hue_of(picture.pixels[p]);
+    if (asked[p]) hues[p] = hue_of(picture.pixels[p]);
   return hues;
 }
 
@@ -81,8 +81,34 @@ Colour middle_colour(const Picture& picture, const std::vector<std::int64_t>& pi
 
 }  // namespace
 
-std::vector<Region> find_regions(const Picture& picture, const std::vector<Colour>& behind, bool thin) {
-  std::vector<std::int64_t> hues = hues_of(picture, behind);
+std::vector<bool> standing_out(const Picture& picture, const std::vector<Colour>& ground) {
+  std::vector<bool> out(picture.pixels.size());
+  for (std::size_t p = 0; p < out.size(); ++p) out[p] = distance(picture.pixels[p], ground[p]) > apart;
+  return out;
+}
+
+std::vector<bool> unexplained(const Picture& picture, const std::vector<Colour>& drawn) {
+  std::vector<bool> out = standing_out(picture, drawn);
+  constexpr float slack = 0.1f;  // of each channel
+  for (std::size_t p = 0; p < out.size(); ++p) {
+    if (!out[p]) continue;
+    Colour low = drawn[p], high = drawn[p];
+    around(picture, static_cast<std::int64_t>(p), [&](std::int64_t beside) {
+      for (std::size_t c = 0; c < 3; ++c) {
+        low[c] = std::min(low[c], drawn[static_cast<std::size_t>(beside)][c]);
+        high[c] = std::max(high[c], drawn[static_cast<std::size_t>(beside)][c]);
+      }
+    });
+    bool mixture = true;
+    for (std::size_t c = 0; c < 3; ++c)
+      mixture = mixture && picture.pixels[p][c] >= low[c] - slack && picture.pixels[p][c] <= high[c] + slack;
+    out[p] = !mixture;
+  }
+  return out;
+}
+
+std::vector<Region> find_regions(const Picture& picture, const std::vector<bool>& asked, bool thin) {
+  std::vector<std::int64_t> hues = hues_of(picture, asked);
   const std::int64_t least = std::max<std::int64_t>(6, picture.unit() * picture.unit() / 400);
   std::vector<Region> regions;
   for (std::int64_t p = 0; p < picture.size(); ++p) {
