@@ -27,7 +27,18 @@ from reference_dipom import ReferenceDiPoM, randomise
 from tools import bound_by_permissions, built_program, referee
 from training import RECIPE
 
-COMMANDS = ["sample", "reproduce", "train", "plan", "dataset", "eval", "bench", "info", "doctor"]
+COMMANDS = [
+    "sample",
+    "reproduce",
+    "train",
+    "plan",
+    "dataset",
+    "eval",
+    "bench",
+    "experiment",
+    "info",
+    "doctor",
+]
 CLASSES = ["circle", "square", "star"]
 NETWORK = {"dim": 16, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
 CONFIG = {

@@ -1,0 +1,153 @@
+// The judge of classes of shapes: recognition, variety, and distances by the features of a network that has
+// learnt from drawings alone. N pictures.
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/zeros.h>
+
+#include "cli/eval/eval.h"
+#include "cli/experiment/judge.h"
+#include "cli/output_names.h"
+#include "pom/data/shapes.h"
+#include "pom/eval/feature_scores.h"
+#include "pom/eval/frechet.h"
+#include "pom/eval/shapes_eval.h"
+#include "pom/io/picture.h"
+#include "pom/io/sheet.h"
+
+namespace pom::cli::experiment {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Kind and hue together: a model that draws each kind in one hue has little variety.
+double judge_inception(const eval::Verdicts& verdicts) {
+  const at::Tensor kinds = verdicts.kind_scores.to(at::kDouble).log_softmax(1),
+                   hues = verdicts.hue_scores.to(at::kDouble).log_softmax(1);
+  const at::Tensor both = (kinds.unsqueeze(2) + hues.unsqueeze(1)).flatten(1);
+  return eval::inception_score(both, {.splits = 1}).mean;
+}
+
+class ShapesJudge : public Judge {
+ public:
+  explicit ShapesJudge(const JudgeRoom& room) : room_(room), judge_(open(room)) {
+    classes_ = eval::shapes_named(data::shape_names());
+    const std::int64_t kinds = std::ssize(classes_), each = (room.config.count + kinds - 1) / kinds;
+    asked_ = eval::each_so_often(classes_, each + each % 2);  // halves have as many of each kind
+    const std::vector<std::int64_t> many =
+        eval::each_so_often(classes_, (room.config.reference + kinds - 1) / kinds);
+    reference_ = judge_.look(drawn(eval::DrawnFor::reference, many));
+    like_ = eval::measure(reference_, many, classes_).diversity;
+  }
+
+  Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
+               const fs::path& sheet) override {
+    const at::Tensor pictures = sample(model, how, seed);
+    if (!sheet.empty()) write_sheet(pictures, sheet);
+    return scores(judge_.look(pictures));
+  }
+
+  Scores floor() override { return scores(judge_.look(drawn(eval::DrawnFor::yardstick, asked_))); }
+
+ private:
+  static eval::Judge open(const JudgeRoom& room) {
+    const fs::path file = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
+    if (fs::exists(file)) return eval::Judge::read(file, room.canvas());
+    eval::JudgeConfig config;
+    config.canvas = room.canvas();
+    config.seed = static_cast<std::uint64_t>(room.config.seed);
+    config.steps = room.config.steps;
+    Watch watch(room.signals, room.quiet, "training the judge", "step");
+    const eval::Judge judge = eval::Judge::train(
+        config, [&](std::int64_t step, std::int64_t total, double) { watch(step, total); });
+    judge.write(file);
+    return judge;
+  }
+
+  at::Tensor drawn(eval::DrawnFor purpose, const std::vector<std::int64_t>& kinds) const {
+    const auto seed = static_cast<std::uint64_t>(room_.config.seed);
+    return eval::draw(purpose, seed, 0, kinds, room_.canvas()).pictures;
+  }
+
+  at::Tensor sample(const fs::path& model, const generate::Request& how, std::int64_t seed) const {
+    generate::Engine engine(model, room_.device);
+    check(eval::shapes_named(engine.config().classes) == classes_,
+          "experiment: judge shapes: expected a model of all shapes, got other classes");
+    const std::int64_t count = std::ssize(asked_), each = count / std::ssize(classes_);
+    generate::Request request = how;
+    request.class_name = "all";
+    request.count = each;
+    request.width = room_.canvas().width, request.height = room_.canvas().height;
+    request.seed = {(room_.config.seed * 1000 + seed) * 1'000'000};
+    at::Tensor pictures = at::zeros({count, 3, room_.canvas().height, room_.canvas().width}, at::kByte);
+    Watch watch(room_.signals, room_.quiet, "sampling", "evaluation");
+    generate::Observer observer;
+    observer.stop = &room_.signals.asked();
+    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
+    observer.on_frames = [&](generate::Frames&& frames) {
+      pictures[frames.item].copy_(eval::stack_pictures(frames.images)[0]);
+    };
+    engine.run(engine.resolve(request), {.batch = room_.batch}, observer);
+    return pictures;
+  }
+
+  void write_sheet(const at::Tensor& pictures, const fs::path& path) const {
+    const std::int64_t each = std::ssize(asked_) / std::ssize(classes_),
+                       columns = std::min<std::int64_t>(each, 10);
+    const std::vector<io::Image> all = eval::unstack_pictures(pictures);
+    std::vector<io::Image> shown;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (static_cast<std::int64_t>(i) % each < columns) shown.push_back(all[i]);
+    io::SheetOptions options;
+    options.columns = static_cast<int>(columns);
+    make_folder_of(path);
+    io::write_picture(path, io::make_sheet(shown, options), {});
+  }
+
+  Scores scores(const eval::Verdicts& seen) const {
+    const eval::Measures measures = eval::measure(seen, asked_, classes_);
+    const std::int64_t many = reference_.features.size(0), own_count = seen.features.size(0);
+    const std::int64_t stride = std::max<std::int64_t>(1, many / own_count);  // as many, of all kinds
+    const at::Tensor few = reference_.features.slice(0, 0, many, stride);
+    const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
+    const eval::Diversity& own = measures.diversity;
+    return {{"frechet", unbiased_frechet(seen.features, reference_.features)},
+            {"frechet_n", eval::frechet_of_samples(seen.features, reference_.features)},
+            {"recognised", measures.recognised},
+            {"inception", judge_inception(seen)},
+            {"precision", near.precision},
+            {"recall", near.recall},
+            {"position", (own.x / like_.x + own.y / like_.y) / 2},
+            {"size", own.log2_radius / like_.log2_radius},
+            {"hue", own.hue_entropy / like_.hue_entropy}};
+  }
+
+  JudgeRoom room_;
+  eval::Judge judge_;
+  std::vector<std::int64_t> classes_, asked_;
+  eval::Verdicts reference_;
+  eval::Diversity like_;  // of the drawings
+};
+
+}  // namespace
+
+double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference) {
+  const eval::FrechetReference to(eval::fit_gaussian(reference));
+  const std::int64_t count = features.size(0);
+  return 2 * to.to(features) -
+         (to.to(features.slice(0, 0, count, 2)) + to.to(features.slice(0, 1, count, 2))) / 2;
+}
+
+std::unique_ptr<Judge> make_shapes_judge(const JudgeRoom& room) {
+  return std::make_unique<ShapesJudge>(room);
+}
+
+std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {
+  std::filesystem::create_directories(room.folder);
+  if (room.config.kind == "shapes") return make_shapes_judge(room);
+  if (room.config.kind == "sprites") return make_sprites_judge(room);
+  fail("experiment: judge.kind: there is no judge of ", room.config.kind, " yet");
+}
+
+}  // namespace pom::cli::experiment
