@@ -194,20 +194,19 @@ std::string verdict_of(const Plan& plan, const Results& results) {
       failed += detail::concat(failed.empty() ? "" : "; ", finding.test.text);
   }
   const std::int64_t all = std::ssize(results.findings);
-  std::string text;
-  if (all == 0)
-    text = "No test was stated.";
-  else if (unknown > 0)
-    text = detail::concat("Not known yet: ", unknown, " of ", all, " tests lack runs (", results.done, " of ",
-                          results.all, " are judged).");
-  else if (held == all)
-    text = detail::concat("The shape is the paper's: all ", all, " tests came out as stated.");
-  else
-    text = detail::concat("The paper's shape was not found: ", all - held, " of ", all,
-                          " tests did not come out as stated (", failed, ").");
   if (plan.experiment.quick)
-    text += " This was a quick run: it shows that every part works, and nothing about the claim.";
-  return text;
+    return detail::concat("A quick run: every part works, and nothing is said about the claim (", held,
+                          " of ", all, " tests came out as stated).");
+  if (all == 0) return "No test was stated.";
+  if (unknown > 0 && !results.complete())
+    return detail::concat("Not known yet: ", unknown, " of ", all, " tests lack runs (", results.done, " of ",
+                          results.all, " are done).");
+  if (unknown > 0)
+    return detail::concat("Not decided: ", unknown, " of ", all,
+                          " tests cannot be made, for want of seeds or of any difference.");
+  if (held == all) return detail::concat("The shape is the paper's: all ", all, " tests came out as stated.");
+  return detail::concat("The paper's shape was not found: ", all - held, " of ", all,
+                        " tests did not come out as stated (", failed, ").");
 }
 
 }  // namespace

@@ -118,13 +118,15 @@ int run_training(const ExperimentFlags& flags, const Experiment& experiment) {
   const Plan plan = as_usage([&] { return make_plan(experiment); });
   if (flags.dry_run) return print_forecast(plan, flags.json);
   as_usage([&] { return generate::device_named(flags.device, "experiment"); });
-  set_threads(flags.threads);
+  // Networks of a quick run are so small that a second thread would only wait.
+  const std::int64_t threads = flags.quick && flags.threads == 0 ? 1 : flags.threads;
+  set_threads(threads);
   const Folder folder(folder_of(flags, experiment));
   folder.begin(experiment, flags.resume);
   const io::FolderLock lock(folder.path());
   const StopSignals signals;
   const RunOptions options{.device = flags.device,
-                           .threads = flags.threads,
+                           .threads = threads,
                            .batch = flags.batch,
                            .minutes = flags.minutes,
                            .lean = flags.lean,

@@ -51,6 +51,10 @@ Scores time_figure1(const std::vector<std::string>& sets, const std::string& dev
                     const StopSignals& signals);
 Scores time_streaming(const std::vector<std::string>& sets);
 
+// What judges of pictures share: samples (N, 3, H, W) of the room's size, and a sheet of some of them.
+at::Tensor sample_pictures(const JudgeRoom& room, generate::Engine& engine, const generate::Job& job);
+void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns, const std::filesystem::path& path);
+
 // Means of two halves and of all: the Fréchet distance without the bias of few samples. Rows alternate.
 double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference);
 

@@ -35,12 +35,15 @@ std::vector<Metric> metrics_of(std::string_view judge) {
             {"attention_state", "attention's state, KiB", false, 1}};
   else if (judge == "scenes")
     metrics = {{"frechet", "FD"},
-               {"inception", "judge-IS"},
+               {"everything", "all right, %", true},
+               {"pairs", "shape and colour, %", true},
+               {"relations", "relations, %", true},
+               {"counts", "count, %", true},
+               {"fits", "clean, %", true},
+               {"read", "all right by the reader, %", true},
                {"precision", "precision", false, 3},
                {"recall", "recall", false, 3},
-               {"all_right", "all right, %", true},
-               {"objects", "objects, %", true},
-               {"relations", "relations, %", true}};
+               {"misfit", "misfit", false, 4}};
   else
     metrics = {{"frechet", "FD"},
                {"frechet_n", "FD of N"},

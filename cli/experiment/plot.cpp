@@ -131,11 +131,13 @@ class Panel {
   std::string dots() const {
     std::string text;
     for (std::size_t i = 0; i < results_.rows.size(); ++i) {
-      double aside = 0;
-      for (const auto& [seed, value] : results_.rows[i].values(metric_.name)) {
-        text += concat("<circle class=\"dot d2\" cx=\"", svg_number(x(i) - 6 + aside), "\" cy=\"",
+      const std::map<std::int64_t, double> values = results_.rows[i].values(metric_.name);
+      constexpr double apart = 5;
+      double aside = -apart * static_cast<double>(values.size() - 1) / 2;
+      for (const auto& [seed, value] : values) {
+        text += concat("<circle class=\"dot d2\" cx=\"", svg_number(x(i) + aside), "\" cy=\"",
                        svg_number(y(shown(value))), "\" r=\"4\"/>\n");
-        aside = std::fmod(aside + 5, 15);
+        aside += apart;
       }
     }
     return text;

@@ -4,17 +4,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/zeros.h>
 
 #include "cli/eval/eval.h"
 #include "cli/experiment/judge.h"
-#include "cli/output_names.h"
 #include "pom/data/shapes.h"
 #include "pom/eval/feature_scores.h"
 #include "pom/eval/frechet.h"
 #include "pom/eval/shapes_eval.h"
-#include "pom/io/picture.h"
-#include "pom/io/sheet.h"
 
 namespace pom::cli::experiment {
 namespace {
@@ -74,35 +70,20 @@ class ShapesJudge : public Judge {
     generate::Engine engine(model, room_.device);
     check(eval::shapes_named(engine.config().classes) == classes_,
           "experiment: judge shapes: expected a model of all shapes, got other classes");
-    const std::int64_t count = std::ssize(asked_), each = count / std::ssize(classes_);
     generate::Request request = how;
     request.class_name = "all";
-    request.count = each;
+    request.count = std::ssize(asked_) / std::ssize(classes_);
     request.width = room_.canvas().width, request.height = room_.canvas().height;
     request.seed = {(room_.config.seed * 1000 + seed) * 1'000'000};
-    at::Tensor pictures = at::zeros({count, 3, room_.canvas().height, room_.canvas().width}, at::kByte);
-    Watch watch(room_.signals, room_.quiet, "sampling", "evaluation");
-    generate::Observer observer;
-    observer.stop = &room_.signals.asked();
-    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
-    observer.on_frames = [&](generate::Frames&& frames) {
-      pictures[frames.item].copy_(eval::stack_pictures(frames.images)[0]);
-    };
-    engine.run(engine.resolve(request), {.batch = room_.batch}, observer);
-    return pictures;
+    return sample_pictures(room_, engine, engine.resolve(request));
   }
 
+  // The first of each kind, a row each.
   void write_sheet(const at::Tensor& pictures, const fs::path& path) const {
-    const std::int64_t each = std::ssize(asked_) / std::ssize(classes_),
+    const std::int64_t kinds = std::ssize(classes_), each = pictures.size(0) / kinds,
                        columns = std::min<std::int64_t>(each, 10);
-    const std::vector<io::Image> all = eval::unstack_pictures(pictures);
-    std::vector<io::Image> shown;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (static_cast<std::int64_t>(i) % each < columns) shown.push_back(all[i]);
-    io::SheetOptions options;
-    options.columns = static_cast<int>(columns);
-    make_folder_of(path);
-    io::write_picture(path, io::make_sheet(shown, options), {});
+    const at::Tensor few = pictures.unflatten(0, {kinds, each}).slice(1, 0, columns).flatten(0, 1);
+    write_picture_sheet(few.contiguous(), columns, path);
   }
 
   Scores scores(const eval::Verdicts& seen) const {
@@ -132,22 +113,8 @@ class ShapesJudge : public Judge {
 
 }  // namespace
 
-double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference) {
-  const eval::FrechetReference to(eval::fit_gaussian(reference));
-  const std::int64_t count = features.size(0);
-  return 2 * to.to(features) -
-         (to.to(features.slice(0, 0, count, 2)) + to.to(features.slice(0, 1, count, 2))) / 2;
-}
-
 std::unique_ptr<Judge> make_shapes_judge(const JudgeRoom& room) {
   return std::make_unique<ShapesJudge>(room);
-}
-
-std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {
-  std::filesystem::create_directories(room.folder);
-  if (room.config.kind == "shapes") return make_shapes_judge(room);
-  if (room.config.kind == "sprites") return make_sprites_judge(room);
-  fail("experiment: judge.kind: there is no judge of ", room.config.kind, " yet");
 }
 
 }  // namespace pom::cli::experiment

@@ -7,11 +7,7 @@
 
 #include "cli/eval/eval.h"
 #include "cli/experiment/judge.h"
-#include "cli/output_names.h"
-#include "pom/eval/shapes_eval.h"
 #include "pom/eval/sprites_eval.h"
-#include "pom/io/picture.h"
-#include "pom/io/sheet.h"
 
 namespace pom::cli::experiment {
 namespace {
@@ -126,10 +122,7 @@ class SpritesJudge : public Judge {
   void write_sheet(const at::Tensor& clips, const fs::path& path) const {
     const at::Tensor few = clips.slice(0, 0, std::min<std::int64_t>(clips.size(0), 8));
     const at::Tensor frames = few.permute({0, 2, 1, 3, 4}).flatten(0, 1).contiguous();
-    io::SheetOptions options;
-    options.columns = static_cast<int>(format_.frames);
-    make_folder_of(path);
-    io::write_picture(path, io::make_sheet(eval::unstack_pictures(frames), options), {});
+    write_picture_sheet(frames, format_.frames, path);
   }
 
   JudgeRoom room_;

@@ -18,7 +18,7 @@ double beta_term(double a, double b, double x, int index) {
 double beta_fraction(double a, double b, double x) {
   constexpr double tiny = 1e-300, precise = 1e-16;
   constexpr int most = 2000;
-  double c = 1, d = 1, value = 1;
+  double c = 1, d = 0, value = 1;
   for (int index = 1; index <= most; ++index) {
     const double term = beta_term(a, b, x, index);
     d = 1 + term * d;

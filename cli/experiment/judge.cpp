@@ -1,0 +1,51 @@
+#include "cli/experiment/judge.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "cli/eval/eval.h"
+#include "cli/output_names.h"
+#include "pom/base/error.h"
+#include "pom/eval/frechet.h"
+#include "pom/eval/shapes_eval.h"
+#include "pom/io/picture.h"
+#include "pom/io/sheet.h"
+
+namespace pom::cli::experiment {
+
+at::Tensor sample_pictures(const JudgeRoom& room, generate::Engine& engine, const generate::Job& job) {
+  const eval::Canvas canvas = room.canvas();
+  at::Tensor pictures = at::zeros({std::ssize(job.items), 3, canvas.height, canvas.width}, at::kByte);
+  Watch watch(room.signals, room.quiet, "sampling", "evaluation");
+  generate::Observer observer;
+  observer.stop = &room.signals.asked();
+  observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
+  observer.on_frames = [&](generate::Frames&& frames) {
+    pictures[frames.item].copy_(eval::stack_pictures(frames.images)[0]);
+  };
+  engine.run(job, {.batch = room.batch}, observer);
+  return pictures;
+}
+
+void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns,
+                         const std::filesystem::path& path) {
+  io::SheetOptions options;
+  options.columns = static_cast<int>(columns);
+  make_folder_of(path);
+  io::write_picture(path, io::make_sheet(eval::unstack_pictures(pictures), options), {});
+}
+
+double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference) {
+  const eval::FrechetReference to(eval::fit_gaussian(reference));
+  const std::int64_t count = features.size(0);
+  return 2 * to.to(features) -
+         (to.to(features.slice(0, 0, count, 2)) + to.to(features.slice(0, 1, count, 2))) / 2;
+}
+
+std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {
+  std::filesystem::create_directories(room.folder);
+  if (room.config.kind == "shapes") return make_shapes_judge(room);
+  if (room.config.kind == "sprites") return make_sprites_judge(room);
+  fail("experiment: judge.kind: there is no judge of ", room.config.kind, " yet");
+}
+
+}  // namespace pom::cli::experiment
