@@ -6,6 +6,7 @@
 #include "cli/output_names.h"
 #include "pom/base/error.h"
 #include "pom/eval/frechet.h"
+#include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/io/picture.h"
 #include "pom/io/sheet.h"
@@ -34,18 +35,20 @@ void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns,
   io::write_picture(path, io::make_sheet(eval::unstack_pictures(pictures), options), {});
 }
 
-double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference) {
+Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference) {
   const eval::FrechetReference to(eval::fit_gaussian(reference));
-  const std::int64_t count = features.size(0);
-  return 2 * to.to(features) -
-         (to.to(features.slice(0, 0, count, 2)) + to.to(features.slice(0, 1, count, 2))) / 2;
+  const eval::SampledDistance distance =
+      eval::sampled_distance(features, [&](const at::Tensor& some) { return to.to(some); });
+  Scores scores = {{"frechet", distance.unbiased.value()}, {"frechet_n", distance.all}};
+  if (distance.infinity) scores.emplace_back("frechet_infinity", *distance.infinity);
+  return scores;
 }
 
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {
   std::filesystem::create_directories(room.folder);
   if (room.config.kind == "shapes") return make_shapes_judge(room);
   if (room.config.kind == "sprites") return make_sprites_judge(room);
-  fail("experiment: judge.kind: there is no judge of ", room.config.kind, " yet");
+  return make_scenes_judge(room);
 }
 
 }  // namespace pom::cli::experiment

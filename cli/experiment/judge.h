@@ -44,6 +44,7 @@ class Judge {
 // Learns where its file is not in the folder yet.
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_shapes_judge(const JudgeRoom& room);
+std::unique_ptr<Judge> make_scenes_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_sprites_judge(const JudgeRoom& room);
 
 // In place of a judge, for what is timed: the scores of one point, in one repetition.
@@ -55,7 +56,9 @@ Scores time_streaming(const std::vector<std::string>& sets);
 at::Tensor sample_pictures(const JudgeRoom& room, generate::Engine& engine, const generate::Job& job);
 void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns, const std::filesystem::path& path);
 
-// Means of two halves and of all: the Fréchet distance without the bias of few samples. Rows alternate.
-double unbiased_frechet(const at::Tensor& features, const at::Tensor& reference);
+// The Fréchet distance of features to those of the reference: without the bias of few samples by halves
+// ("frechet"), at infinitely many ("frechet_infinity", of at least 20) and as it is ("frechet_n"). Rows of
+// all kinds must be mixed.
+Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference);
 
 }  // namespace pom::cli::experiment

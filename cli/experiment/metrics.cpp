@@ -35,6 +35,8 @@ std::vector<Metric> metrics_of(std::string_view judge) {
             {"attention_state", "attention's state, KiB", false, 1}};
   else if (judge == "scenes")
     metrics = {{"frechet", "FD"},
+               {"frechet_infinity", "FD∞"},
+               {"frechet_n", "FD of N"},
                {"everything", "all right, %", true},
                {"pairs", "shape and colour, %", true},
                {"relations", "relations, %", true},
@@ -46,6 +48,7 @@ std::vector<Metric> metrics_of(std::string_view judge) {
                {"misfit", "misfit", false, 4}};
   else
     metrics = {{"frechet", "FD"},
+               {"frechet_infinity", "FD∞"},
                {"frechet_n", "FD of N"},
                {"recognised", "recognised, %", true},
                {"inception", "judge-IS"},

@@ -1,5 +1,5 @@
-// The judge of images of several objects from captions: by geometry what is right, by the features of a network
-// that has learnt from drawings alone how far all of them are from drawings. N pictures.
+// The judge of images of several objects from captions: by geometry what is right, by the features of a
+// network that has learnt from drawings alone how far all of them are from drawings. N pictures.
 #include <algorithm>
 
 #include "cli/eval/eval.h"
@@ -86,16 +86,14 @@ class ScenesJudge : public Judge {
     const auto share = [&](std::int64_t hits) { return static_cast<double>(hits) / count; };
     const at::Tensor few = reference_.slice(0, 0, pictures.size(0));
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
-    return {{"frechet", unbiased_frechet(seen.features, reference_)},
-            {"everything", share(all.everything)},
-            {"pairs", share(all.pairs)},
-            {"relations", share(all.relations)},
-            {"counts", share(all.counts)},
-            {"fits", share(all.fitting)},
-            {"read", share(read)},
-            {"precision", near.precision},
-            {"recall", near.recall},
-            {"misfit", all.mean_misfit()}};
+    Scores scores = frechet_scores(seen.features, reference_);
+    const Scores others = {{"everything", share(all.everything)}, {"pairs", share(all.pairs)},
+                           {"relations", share(all.relations)},   {"counts", share(all.counts)},
+                           {"fits", share(all.fitting)},          {"read", share(read)},
+                           {"precision", near.precision},         {"recall", near.recall},
+                           {"misfit", all.mean_misfit()}};
+    scores.insert(scores.end(), others.begin(), others.end());
+    return scores;
   }
 
   JudgeRoom room_;

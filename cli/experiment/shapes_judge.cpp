@@ -93,15 +93,16 @@ class ShapesJudge : public Judge {
     const at::Tensor few = reference_.features.slice(0, 0, many, stride);
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     const eval::Diversity& own = measures.diversity;
-    return {{"frechet", unbiased_frechet(seen.features, reference_.features)},
-            {"frechet_n", eval::frechet_of_samples(seen.features, reference_.features)},
-            {"recognised", measures.recognised},
-            {"inception", judge_inception(seen)},
-            {"precision", near.precision},
-            {"recall", near.recall},
-            {"position", (own.x / like_.x + own.y / like_.y) / 2},
-            {"size", own.log2_radius / like_.log2_radius},
-            {"hue", own.hue_entropy / like_.hue_entropy}};
+    Scores scores = frechet_scores(seen.features, reference_.features);
+    const Scores others = {{"recognised", measures.recognised},
+                           {"inception", judge_inception(seen)},
+                           {"precision", near.precision},
+                           {"recall", near.recall},
+                           {"position", (own.x / like_.x + own.y / like_.y) / 2},
+                           {"size", own.log2_radius / like_.log2_radius},
+                           {"hue", own.hue_entropy / like_.hue_entropy}};
+    scores.insert(scores.end(), others.begin(), others.end());
+    return scores;
   }
 
   JudgeRoom room_;
