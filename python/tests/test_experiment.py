@@ -195,7 +195,7 @@ def test_another_experiment_is_refused(degrees):
     [
         ('tests=["frechet: 1x12 >> 2x6"]', 'tests: expected "METRIC: A < B"'),
         ('tests=["frechet: 1x12 > 2x7"]', 'rows: expected one of them, got 2x7; did you mean "2x6"?'),
-        ('tests=["freshet: 1x12 > 2x6"]', "expected a metric of the judge shapes, got freshet"),
+        ('tests=["freshet: 1x12 > 2x6"]', "expected a metric of the judge scenes, got freshet"),
         ('tests=["frechet: falls"]', "expected an axis, got none"),
         ('arms=["a: network.ordre=1"]', "network.ordre"),
         ('arms=["a: from=b", "b: run.steps=1"]', "a: expected an arm that comes before it, got b"),
