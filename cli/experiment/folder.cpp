@@ -25,6 +25,13 @@ void write_scores(const fs::path& path, const Scores& scores) {
   io::write_file_atomically(path, JsonObject().add("scores", values).text() + "\n");
 }
 
+// Beside locks, and what a killed process had begun to write.
+bool holds_files(const fs::path& folder) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (!entry.path().filename().string().starts_with('.')) return true;
+  return false;
+}
+
 }  // namespace
 
 fs::path Folder::run(const std::string& arm, std::int64_t seed) const {
@@ -89,7 +96,7 @@ void Folder::begin(const Experiment& experiment, bool resume) const {
                                       "-o DIR for a new one, or change these back:", changed));
     return;
   }
-  if (fs::exists(path_) && !fs::is_empty(path_))
+  if (fs::exists(path_) && holds_files(path_))
     throw UsageError(path_.string() + ": expected a new or empty folder, got one with other files");
   fs::create_directories(path_);
   io::write_file_atomically(file, experiment_text(experiment));

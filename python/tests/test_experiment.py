@@ -145,9 +145,8 @@ def test_stages_and_equal_costs(tmp_path):
 
 
 def test_a_sweep_chooses(tmp_path):
-    result = tiny(
-        "mixer-vs-attention", "-o", tmp_path / "out", "--set", "sweep.steps=2", "--set", "seeds=[1]"
-    )
+    few = ["--set", "sweep.steps=2", "--set", "sweep.seeds=[101]", "--set", "seeds=[1]"]
+    result = tiny("mixer-vs-attention", "-o", tmp_path / "out", *few)
     assert result.returncode == 0, result.stderr
     assert "Chosen by each arm (optimizer.lr" in result.stdout
     scores = {}
