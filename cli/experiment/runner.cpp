@@ -6,6 +6,7 @@
 #include "cli/bench/timing.h"
 #include "cli/terminal.h"
 #include "pom/base/error.h"
+#include "pom/generate/device.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/sha256.h"
 #include "pom/train/checkpoint.h"
@@ -130,7 +131,7 @@ void Runner::train(const train::Recipe& recipe, const fs::path& run, const std::
                               .parameters = parameters_of(recipe),
                               .validation_loss = last_validation(run),
                               .seconds = result.state.seconds,
-                              .device = options_.device,
+                              .device = generate::device_named(options_.device, "experiment").str(),
                               .recipe_sha256 = hash});
   fs::remove_all(run / "checkpoints");  // of what is done nothing is resumed
 }

@@ -159,6 +159,42 @@ std::string remarks(const Plan& plan, const Results& results) {
   return text;
 }
 
+JsonObject row_json(const RowResult& row, const std::vector<Metric>& metrics) {
+  std::vector<JsonObject> runs;
+  for (const auto& [seed, scores] : row.runs) {
+    JsonObject& run = runs.emplace_back(JsonObject().add("seed", seed));
+    for (const auto& [name, value] : scores) run.add(name, value);
+  }
+  JsonObject means;
+  for (const Metric& metric : metrics)
+    if (const auto mean = row.mean(metric.name))
+      means.add(metric.name, JsonObject()
+                                 .add("mean", mean->mean)
+                                 .add("low", mean->low)
+                                 .add("high", mean->high)
+                                 .add("n", mean->count));
+  return JsonObject()
+      .add("name", row.name)
+      .add("parameters", row.parameters)
+      .add("macs", row.macs)
+      .add("steps", row.steps)
+      .add("means", means)
+      .add("runs", runs);
+}
+
+JsonObject finding_json(const Finding& finding) {
+  return JsonObject()
+      .add("test", finding.test.text)
+      .add("n", finding.count)
+      .add("known", finding.known)
+      .add("holds", finding.holds)
+      .add("difference", finding.difference.mean)
+      .add("low", finding.difference.low)
+      .add("high", finding.difference.high)
+      .add("p", finding.p)
+      .add("p_holm", finding.adjusted);
+}
+
 }  // namespace
 
 std::string MarkdownTable::text() const {
@@ -188,41 +224,11 @@ std::string table_text(const Plan& plan, const Results& results) {
 
 std::string results_json(const Plan& plan, const Results& results) {
   std::vector<JsonObject> rows, findings;
-  for (const RowResult& row : results.rows) {
-    std::vector<JsonObject> runs;
-    for (const auto& [seed, scores] : row.runs) {
-      JsonObject& run = runs.emplace_back(JsonObject().add("seed", seed));
-      for (const auto& [name, value] : scores) run.add(name, value);
-    }
-    JsonObject means;
-    for (const Metric& metric : results.metrics)
-      if (const auto mean = row.mean(metric.name))
-        means.add(metric.name, JsonObject()
-                                   .add("mean", mean->mean)
-                                   .add("low", mean->low)
-                                   .add("high", mean->high)
-                                   .add("n", mean->count));
-    rows.push_back(JsonObject()
-                       .add("name", row.name)
-                       .add("parameters", row.parameters)
-                       .add("macs", row.macs)
-                       .add("steps", row.steps)
-                       .add("means", means)
-                       .add("runs", runs));
-  }
-  for (const Finding& finding : results.findings)
-    findings.push_back(JsonObject()
-                           .add("test", finding.test.text)
-                           .add("n", finding.count)
-                           .add("known", finding.known)
-                           .add("holds", finding.holds)
-                           .add("difference", finding.difference.mean)
-                           .add("low", finding.difference.low)
-                           .add("high", finding.difference.high)
-                           .add("p", finding.p)
-                           .add("p_holm", finding.adjusted));
-  JsonObject floor;
+  for (const RowResult& row : results.rows) rows.push_back(row_json(row, results.metrics));
+  for (const Finding& finding : results.findings) findings.push_back(finding_json(finding));
+  JsonObject floor, swept;
   for (const auto& [name, value] : results.floor) floor.add(name, value);
+  for (const auto& [arm, value] : results.swept) swept.add(arm, value);
   return JsonObject()
       .add("experiment", plan.experiment.name)
       .add("quick", plan.experiment.quick)
@@ -232,6 +238,7 @@ std::string results_json(const Plan& plan, const Results& results) {
       .add("all", results.all)
       .add("rows", rows)
       .add("drawings", floor)
+      .add("swept", swept)
       .add("tests", findings)
       .add("verdict", results.verdict)
       .text();
