@@ -48,6 +48,19 @@ std::optional<double> last_validation(const fs::path& run) {
   return last;
 }
 
+train::Watch watch_of(const StopSignals& signals, bool quiet) {
+  train::Watch watch;
+  watch.stop = &signals.asked();
+  if (quiet) return watch;
+  watch.sink = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  };
+  watch.progress = {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "step"};
+  watch.say = [](std::string_view line) { say(line); };
+  return watch;
+}
+
 }  // namespace
 
 Runner::Runner(const Plan& plan, const Folder& folder, const RunOptions& options, const StopSignals& signals)
@@ -113,18 +126,8 @@ void Runner::train(const train::Recipe& recipe, const fs::path& run, const std::
                                     .init_from = resume ? std::string() : init_from,
                                     .seconds = seconds_left(),
                                     .command = options_.command};
-  train::Watch watch;
-  watch.stop = &signals_.asked();
-  if (!options_.quiet) {
-    say(what);
-    watch.sink = [](std::string_view text) {
-      std::fwrite(text.data(), 1, text.size(), stderr);
-      std::fflush(stderr);
-    };
-    watch.progress = {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "step"};
-    watch.say = [](std::string_view line) { say(line); };
-  }
-  const train::RunResult result = train::train(here, options, watch);
+  remark(what);
+  const train::RunResult result = train::train(here, options, watch_of(signals_, options_.quiet));
   if (result.end == train::End::stopped) throw Leave{Outcome::stopped};
   if (result.end == train::End::out_of_time) throw Leave{Outcome::out_of_time};
   Folder::write_trained(run, {.steps = result.state.step,

@@ -100,9 +100,11 @@ def test_killed_and_resumed_it_ends_in_the_same_table(degrees, tmp_path):
     chance = random.Random(11)
     out = tmp_path / "out"
     first = words_of("degrees", "--quick", "-q", "-o", out)
-    kills = 0
+    words = [*first, "--resume"]
+    early = subprocess.run(words, env=environment(POM_FAILPOINT="atomic_file.rename:1"), capture_output=True)
+    assert early.returncode == -9 and not (out / "experiment.toml").exists()
+    kills = 1
     for attempt in range(60):
-        words = [*first, "--resume"]
         if attempt % 2 == 0:
             status = kill_at(0.7 + 2 * chance.random(), words)
         else:
