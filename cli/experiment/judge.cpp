@@ -1,5 +1,7 @@
 #include "cli/experiment/judge.h"
 
+#include <algorithm>
+
 #include <ATen/ops/zeros.h>
 
 #include "cli/eval/eval.h"
@@ -42,6 +44,26 @@ Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference) {
   Scores scores = {{"frechet", distance.unbiased.value()}, {"frechet_n", distance.all}};
   if (distance.infinity) scores.emplace_back("frechet_infinity", *distance.infinity);
   return scores;
+}
+
+namespace {
+
+eval::Judge untrained(const JudgeRoom& room) {
+  eval::JudgeConfig config;
+  config.canvas = room.canvas();
+  config.seed = static_cast<std::uint64_t>(room.config.seed) + 0x72616e646f6d;
+  config.steps = std::min<std::int64_t>(40, room.config.steps);  // for the norms
+  config.lr = 0;
+  return eval::Judge::train(config);
+}
+
+}  // namespace
+
+RandomFeatures::RandomFeatures(const JudgeRoom& room, const at::Tensor& reference)
+    : network_(untrained(room)), reference_(network_.look(reference).features) {}
+
+double RandomFeatures::frechet(const at::Tensor& pictures) const {
+  return score_named(frechet_scores(network_.look(pictures).features, reference_), "frechet");
 }
 
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {

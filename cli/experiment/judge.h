@@ -11,6 +11,7 @@
 #include "cli/experiment/metrics.h"
 #include "cli/signals.h"
 #include "pom/eval/drawings.h"
+#include "pom/eval/judge.h"
 #include "pom/generate/engine.h"
 #include "pom/train/recipe.h"
 
@@ -60,5 +61,17 @@ void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns, const
 // ("frechet"), at infinitely many ("frechet_infinity", of at least 20) and as it is ("frechet_n"). Rows of
 // all kinds must be mixed.
 Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference);
+
+// A second opinion that knows nothing: features of a network whose weights are as they were drawn, only its
+// norms have seen drawings. Distances are without the bias of few samples.
+class RandomFeatures {
+ public:
+  RandomFeatures(const JudgeRoom& room, const at::Tensor& reference);  // pictures (N, 3, H, W)
+  double frechet(const at::Tensor& pictures) const;
+
+ private:
+  eval::Judge network_;
+  at::Tensor reference_;
+};
 
 }  // namespace pom::cli::experiment

@@ -1,6 +1,7 @@
 // The judge of images of several objects from captions: by geometry what is right, by the features of a
 // network that has learnt from drawings alone how far all of them are from drawings. N pictures.
 #include <algorithm>
+#include <optional>
 
 #include "cli/eval/eval.h"
 #include "cli/experiment/judge.h"
@@ -21,7 +22,9 @@ class ScenesJudge : public Judge {
  public:
   explicit ScenesJudge(const JudgeRoom& room) : room_(room), reader_(open(room)) {
     const std::vector<SceneQuestion> many = questions_of(of_reference, room.config.reference);
-    reference_ = reader_.look(eval::draw_scenes(many, room.canvas())).features;
+    const at::Tensor drawings = eval::draw_scenes(many, room.canvas());
+    reference_ = reader_.look(drawings).features;
+    random_.emplace(room, drawings);
   }
 
   Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -87,10 +90,15 @@ class ScenesJudge : public Judge {
     const at::Tensor few = reference_.slice(0, 0, pictures.size(0));
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     Scores scores = frechet_scores(seen.features, reference_);
-    const Scores others = {{"everything", share(all.everything)}, {"pairs", share(all.pairs)},
-                           {"relations", share(all.relations)},   {"counts", share(all.counts)},
-                           {"fits", share(all.fitting)},          {"read", share(read)},
-                           {"precision", near.precision},         {"recall", near.recall},
+    const Scores others = {{"frechet_random", random_->frechet(pictures)},
+                           {"everything", share(all.everything)},
+                           {"pairs", share(all.pairs)},
+                           {"relations", share(all.relations)},
+                           {"counts", share(all.counts)},
+                           {"fits", share(all.fitting)},
+                           {"read", share(read)},
+                           {"precision", near.precision},
+                           {"recall", near.recall},
                            {"misfit", all.mean_misfit()}};
     scores.insert(scores.end(), others.begin(), others.end());
     return scores;
@@ -99,6 +107,7 @@ class ScenesJudge : public Judge {
   JudgeRoom room_;
   SceneReader reader_;
   at::Tensor reference_;  // features of drawings
+  std::optional<RandomFeatures> random_;
 };
 
 }  // namespace

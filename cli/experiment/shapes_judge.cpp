@@ -1,6 +1,7 @@
 // The judge of classes of shapes: recognition, variety, and distances by the features of a network that has
 // learnt from drawings alone. N pictures.
 #include <algorithm>
+#include <optional>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_softmax.h>
@@ -33,7 +34,9 @@ class ShapesJudge : public Judge {
     asked_ = eval::each_so_often(classes_, each + each % 2);  // halves have as many of each kind
     const std::vector<std::int64_t> many =
         eval::each_so_often(classes_, (room.config.reference + kinds - 1) / kinds);
-    reference_ = judge_.look(drawn(eval::DrawnFor::reference, many));
+    const at::Tensor drawings = drawn(eval::DrawnFor::reference, many);
+    reference_ = judge_.look(drawings);
+    random_.emplace(room, drawings);
     like_ = eval::measure(reference_, many, classes_).diversity;
   }
 
@@ -41,10 +44,10 @@ class ShapesJudge : public Judge {
                const fs::path& sheet) override {
     const at::Tensor pictures = sample(model, how, seed);
     if (!sheet.empty()) write_sheet(pictures, sheet);
-    return scores(judge_.look(pictures));
+    return scores(pictures);
   }
 
-  Scores floor() override { return scores(judge_.look(drawn(eval::DrawnFor::yardstick, asked_))); }
+  Scores floor() override { return scores(drawn(eval::DrawnFor::yardstick, asked_)); }
 
  private:
   static eval::Judge open(const JudgeRoom& room) {
@@ -86,7 +89,8 @@ class ShapesJudge : public Judge {
     write_picture_sheet(few.contiguous(), columns, path);
   }
 
-  Scores scores(const eval::Verdicts& seen) const {
+  Scores scores(const at::Tensor& pictures) const {
+    const eval::Verdicts seen = judge_.look(pictures);
     const eval::Measures measures = eval::measure(seen, asked_, classes_);
     const std::int64_t many = reference_.features.size(0), own_count = seen.features.size(0);
     const std::int64_t stride = std::max<std::int64_t>(1, many / own_count);  // as many, of all kinds
@@ -94,7 +98,8 @@ class ShapesJudge : public Judge {
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     const eval::Diversity& own = measures.diversity;
     Scores scores = frechet_scores(seen.features, reference_.features);
-    const Scores others = {{"recognised", measures.recognised},
+    const Scores others = {{"frechet_random", random_->frechet(pictures)},
+                           {"recognised", measures.recognised},
                            {"inception", judge_inception(seen)},
                            {"precision", near.precision},
                            {"recall", near.recall},
@@ -109,6 +114,7 @@ class ShapesJudge : public Judge {
   eval::Judge judge_;
   std::vector<std::int64_t> classes_, asked_;
   eval::Verdicts reference_;
+  std::optional<RandomFeatures> random_;
   eval::Diversity like_;  // of the drawings
 };
 
