@@ -135,7 +135,9 @@ def test_sprites_are_clips_with_captions(tmp_path):
     assert all((tmp_path / "d" / row.split(",")[0]).stat().st_size > 0 for row in rows[1:])
     assert "which has files" in dataset("sprites", *flags, cwd=tmp_path, code=2)
     assert "sprites, which are clips" in dataset("sprites", "--preview", "a.png", cwd=tmp_path, code=2)
-    assert "--frames: is only for sprites and scenes" in dataset("shapes", "--frames", 3, cwd=tmp_path, code=2)
+    assert "--frames: is only for sprites and scenes" in dataset(
+        "shapes", "--frames", 3, cwd=tmp_path, code=2
+    )
     assert "did you mean sprites?" in dataset("sprite", cwd=tmp_path, code=2)
 
 
