@@ -52,6 +52,7 @@ Command eval_command();
 Command dataset_command();
 Command encode_command();
 Command bench_command();
+Command experiment_command();
 Command export_command();
 Command convert_command();
 Command info_command();

@@ -387,7 +387,7 @@ int write_preview(const DatasetOptions& options) {
   sheet.columns = columns_for(count);
   if (has_captions(options)) {
     sheet.scale = static_cast<int>(std::max<std::int64_t>(192 / preview.pictures[0].width, 1));
-    sheet.label_lines = 4;
+    sheet.label_lines = 5;
   }
   sheet.labels = preview.labels;
   make_folder_of(path);

@@ -46,6 +46,7 @@ std::vector<Command> all_commands() {
 #endif
 #ifdef POM_WITH_TRAIN
   commands.push_back(bench_command());
+  commands.push_back(experiment_command());
 #endif
   commands.push_back(convert_command());
   commands.push_back(info_command());

@@ -56,8 +56,8 @@ std::vector<Part> parts_of(const Build& build) {
       {"pictures", build.pictures, "PNG and JPEG", "", why(build.pictures, png)},
       {"clips", build.clips, ".mp4 and .webm, and reading clips", "", why(build.clips, ffmpeg)},
       {"data sets", build.data, "pom dataset, encode and eval", "dataset encode eval", why(build.data, toml)},
-      {"training", build.training, "pom train, plan, export and bench", "train plan export bench",
-       why(build.training, toml)},
+      {"training", build.training, "pom train, plan, export, bench and experiment",
+       "train plan export bench experiment", why(build.training, toml)},
       {"CUDA kernels", build.cuda, "our kernels on a GPU", "", why_no_kernels(build)},
   };
 }

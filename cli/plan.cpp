@@ -204,7 +204,8 @@ JsonObject row_json(const train::Plan& plan, const train::PlanRow& row) {
                          .add("aside", m.aside)
                          .add("buckets", m.buckets)
                          .add("copies", m.copies)
-                         .add("activations", m.activations))
+                         .add("activations", m.activations)
+                         .add("workspaces", m.workspaces))
       .add("fits", row.fits);
   if (row.fits_with) json.add("fits_with", train::name_of(*row.fits_with));
   return json.add("parts", row.work.parts)

@@ -416,7 +416,7 @@ Command sample_command() {
           "pom sample --model assets/shapes64 --class all --count 4 --grid -o sheet.png\n"
           "pom sample --model assets/shapes64 --class 0-2 --size 64x64 --dry-run\n"
           "pom sample --model assets/sprites32 --prompt \"a red star\" -o star.mp4\n"
-          "pom sample --model assets/sprites32 --prompts all_dimension.txt --vbench out/clips",
+          "pom sample --model assets/sprites32 --prompts list.txt --vbench out/clips",
       .declare = declare_sample,
   };
 }

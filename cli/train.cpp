@@ -183,7 +183,8 @@ int print_forecast(const TrainFlags& flags, const train::Recipe& recipe) {
   print("network     " + amount_text(static_cast<double>(f.parameters)) + " parameters");
   if (f.fits) {
     print(detail::concat("a step      ", seconds_text(f.seconds_per_step), ", ", recipe.batch.size,
-                         recipe.data.moving() ? " clips, " : " images, ", amount_text(f.pictures_per_second),
+                         recipe.data.moving() && recipe.data.frames > 1 ? " clips, " : " images, ",
+                         amount_text(f.pictures_per_second),
                          "/s (the data alone: ", amount_text(f.loader_pictures_per_second), "/s)",
                          flags.gpus > 1 ? ", without what GPUs exchange: pom plan adds that" : ""));
     print(detail::concat("the run     ", grouped(f.steps), " steps, about ", seconds_text(seconds)));

@@ -39,16 +39,10 @@ c10::ScalarType type_of(const std::string& dtype) {
 int bench(const BenchOptions& options) {
   if (options.what.empty())
     throw UsageError("expected what to time, got nothing: pom bench figure1, or pom bench operator");
-  const c10::Device device = as_usage([&] { return generate::device_named(options.device, "bench"); });
-  std::string dtype = options.dtype;
-  if (dtype.empty()) dtype = device.is_cuda() && !options.paper ? "bf16" : "fp32";
-  if (dtype == "fp8")
-    if (const std::string reason = ops::fp8_refusal(device); !reason.empty())
-      throw UsageError("--dtype: " + reason);
   set_threads(options.threads);
-  const c10::DeviceGuard guard(device);
   const StopSignals signals;
-  Bench bench{options, signals, device, dtype, type_of(dtype), date_text()};
+  Bench bench = make_bench(options, signals);
+  const c10::DeviceGuard guard(bench.device);
   try {
     return options.what == "figure1" ? bench_figure1(bench) : bench_operator(bench);
   } catch (const BenchStopped&) {
@@ -88,6 +82,16 @@ Action declare_bench(Flags& flags) {
 }
 
 }  // namespace
+
+Bench make_bench(const BenchOptions& options, const StopSignals& signals) {
+  const c10::Device device = as_usage([&] { return generate::device_named(options.device, "bench"); });
+  std::string dtype = options.dtype;
+  if (dtype.empty()) dtype = device.is_cuda() && !options.paper ? "bf16" : "fp32";
+  if (dtype == "fp8")
+    if (const std::string reason = ops::fp8_refusal(device); !reason.empty())
+      throw UsageError("--dtype: " + reason);
+  return {options, signals, device, dtype, type_of(dtype), date_text()};
+}
 
 std::int64_t Bench::batch_at(std::int64_t tokens) const {
   if (options.batch) return *options.batch;

@@ -152,6 +152,9 @@ struct Bench {
   void remark(const std::string& text) const;
 };
 
+// On the device and in the dtype that the options ask for, or that suit each other.
+Bench make_bench(const BenchOptions& options, const StopSignals& signals);
+
 // How long a call will take, by the last one of its kind that was timed: the time of a picture goes with
 // N (1 + N / even), `even` being the length at which what grows with its square takes half of the time.
 class Forecast {

@@ -272,7 +272,7 @@ void time_training(Figure& figure) {
 
 }  // namespace
 
-int bench_figure1(Bench& bench) {
+BenchReport figure1_report(Bench& bench) {
   Figure figure = plan_figure(bench);
   report_files(bench, figure.report.name);
   print_heading(bench, figure.report);
@@ -283,7 +283,11 @@ int bench_figure1(Bench& bench) {
   else if (!bench.options.no_backward)
     figure.report.notes.push_back("No backward pass: training is in bf16 or fp32, not in " + bench.dtype +
                                   ".");
-  return finish_report(bench, figure.report);
+  return std::move(figure.report);
+}
+
+int bench_figure1(Bench& bench) {
+  return finish_report(bench, figure1_report(bench));
 }
 
 }  // namespace pom::cli

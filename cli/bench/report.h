@@ -60,6 +60,9 @@ void print_heading(const Bench& bench, const BenchReport& report);
 void print_section(const Bench& bench, const BenchReport& report, const BenchSection& section);
 void print_row(const Bench& bench, const BenchReport& report, const BenchRow& row);
 
+// What bench_figure1() reports; with options.json nothing is printed on the way.
+BenchReport figure1_report(Bench& bench);
+
 // The files, and the result for programs; the exit code.
 int finish_report(const Bench& bench, const BenchReport& report);
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "cli/svg_parts.h"
 #include "pom/base/error.h"
 
 namespace pom::cli {
@@ -18,63 +19,11 @@ using detail::concat;
 constexpr double kWidth = 400, kHeight = 260, kGap = 150, kMargin = 76, kTop = 112, kBottom = 72,
                  kRight = 104;
 
-constexpr std::string_view kStyle = R"(
-  .card { fill: #ffffff; stroke: #d9dde3 } .grid { stroke: #e8ebef } .axis { stroke: #aab2bd }
-  text { font: 13px system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; fill: #5b6572 }
-  .title { font-size: 19px; font-weight: 600; fill: #1d2430 }
-  .head { font-size: 14px; font-weight: 600; fill: #1d2430 }
-  .line { fill: none; stroke-width: 2.5; stroke-linejoin: round; stroke-linecap: round }
-  .s0 { stroke: #6b7686; stroke-dasharray: 2 6 } .d0, .t0 { fill: #6b7686 }
-  .s1 { stroke: #0d7d74 } .d1, .t1 { fill: #0d7d74 } .s2 { stroke: #c8541b } .d2, .t2 { fill: #c8541b }
-  .t0, .t1, .t2 { font-weight: 600 } .dot { stroke: #ffffff; stroke-width: 1.5 }
-  @media (prefers-color-scheme: dark) {
-    .card { fill: #14181f; stroke: #2b323c } .grid { stroke: #242a33 } .axis { stroke: #4c5663 }
-    text { fill: #9aa5b1 } .title, .head { fill: #e8ecf1 } .dot { stroke: #14181f }
-    .s0 { stroke: #8d98a7 } .d0, .t0 { fill: #8d98a7 }
-    .s1 { stroke: #3cc9b8 } .d1, .t1 { fill: #3cc9b8 } .s2 { stroke: #f08a4b } .d2, .t2 { fill: #f08a4b }
-  }
-)";
-
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '&')
-      safe += "&amp;";
-    else if (c == '<')
-      safe += "&lt;";
-    else if (c == '>')
-      safe += "&gt;";
-    else if (c == '"')
-      safe += "&quot;";
-    else
-      safe += c;
-  }
-  return safe;
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", std::round(value * 10) / 10);
-  return text;
-}
-
 std::string tick(double value) {  // 0.01, 100, 16k
   char text[32];
   const bool thousands = value >= 1024 && std::fmod(value, 1024) == 0;
   std::snprintf(text, sizeof text, thousands ? "%.4gk" : "%.6g", thousands ? value / 1024 : value);
   return text;
-}
-
-std::string label(double x, double y, std::string_view words, std::string_view kind = "",
-                  std::string_view anchor = "start") {
-  return concat("<text x=\"", number(x), "\" y=\"", number(y), "\"",
-                kind.empty() ? "" : concat(" class=\"", kind, "\""), " text-anchor=\"", anchor, "\">",
-                escaped(words), "</text>\n");
-}
-
-std::string line(std::string_view kind, double x1, double y1, double x2, double y2) {
-  return concat("<line class=\"", kind, "\" x1=\"", number(x1), "\" y1=\"", number(y1), "\" x2=\"",
-                number(x2), "\" y2=\"", number(y2), "\"/>\n");
 }
 
 // Of an axis, from the values' range to a range of pixels.
@@ -105,19 +54,19 @@ std::vector<double> decades_of(const PlotPanel& panel) {
 
 std::string axes(const Plot& plot, const PlotPanel& panel, const Scale& x, const Scale& y,
                  const std::vector<double>& ticks, const std::vector<double>& levels) {
-  std::string text = label(x.start, y.end - 18, panel.title, "head");
+  std::string text = svg_text(x.start, y.end - 18, panel.title, "head");
   for (const double value : levels) {
     const double at = y(value);
-    text += line(value == levels.front() ? "axis" : "grid", x.start, at, x.end, at);
+    text += svg_line(value == levels.front() ? "axis" : "grid", x.start, at, x.end, at);
     char words[32];
     std::snprintf(words, sizeof words, "%g", value);
-    text += label(x.start - 10, at + 4.5, words, "", "end");
+    text += svg_text(x.start - 10, at + 4.5, words, "", "end");
   }
   for (const double value : ticks) {
-    text += line("axis", x(value), y.start, x(value), y.start + 5);
-    text += label(x(value), y.start + 22, tick(value), "", "middle");
+    text += svg_line("axis", x(value), y.start, x(value), y.start + 5);
+    text += svg_text(x(value), y.start + 22, tick(value), "", "middle");
   }
-  return text + label((x.start + x.end) / 2, y.start + 46, plot.x_label, "", "middle");
+  return text + svg_text((x.start + x.end) / 2, y.start + 46, plot.x_label, "", "middle");
 }
 
 struct EndLabel {
@@ -146,8 +95,8 @@ std::string lines(const PlotPanel& panel, const Scale& x, const Scale& y) {
     if (points.empty()) continue;
     std::string places, dots;
     for (const auto& [a, b] : points) {
-      places += concat(places.empty() ? "" : " ", number(x(a)), ",", number(y(b)));
-      dots += concat("<circle class=\"dot d", i, "\" cx=\"", number(x(a)), "\" cy=\"", number(y(b)),
+      places += concat(places.empty() ? "" : " ", svg_number(x(a)), ",", svg_number(y(b)));
+      dots += concat("<circle class=\"dot d", i, "\" cx=\"", svg_number(x(a)), "\" cy=\"", svg_number(y(b)),
                      "\" r=\"4\"/>\n");
     }
     text += concat("<polyline class=\"line s", i, "\" points=\"", places, "\"/>\n", dots);
@@ -155,7 +104,7 @@ std::string lines(const PlotPanel& panel, const Scale& x, const Scale& y) {
   }
   spread_out(labels);
   for (const EndLabel& end : labels)
-    text += label(end.x + 11, end.y + 4.5, panel.series[end.series].name, concat("t", end.series));
+    text += svg_text(end.x + 11, end.y + 4.5, panel.series[end.series].name, concat("t", end.series));
   return text;
 }
 
@@ -175,12 +124,8 @@ std::string plot_svg(const Plot& plot) {
   const auto panels = static_cast<double>(plot.panels.size());
   const double width = kMargin + panels * kWidth + (panels - 1) * kGap + kRight;
   const double height = kTop + kHeight + kBottom;
-  std::string text =
-      concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", height, "\" width=\"",
-             width, "\" height=\"", height, "\" role=\"img\" aria-label=\"", escaped(plot.title),
-             "\">\n<style>", kStyle, "</style>\n<rect class=\"card\" x=\"0.5\" y=\"0.5\" width=\"", width - 1,
-             "\" height=\"", height - 1, "\" rx=\"12\"/>\n");
-  text += label(28, 38, plot.title, "title") + label(28, 60, plot.subtitle);
+  std::string text = svg_begin(width, height, plot.title);
+  text += svg_text(28, 38, plot.title, "title") + svg_text(28, 60, plot.subtitle);
   double left = kMargin;
   for (const PlotPanel& panel : plot.panels) {
     const std::vector<double> levels =

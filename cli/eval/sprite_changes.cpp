@@ -135,11 +135,16 @@ at::Tensor drawn_streams(const ChangesRun& run, std::int64_t first, std::int64_t
   return clips;
 }
 
-std::vector<SpriteAgreement> judged(const ChangesRun& run, std::int64_t first, const at::Tensor& clips) {
+// Of streams from `first` on, into the scores.
+std::vector<SpriteAgreement> judge_into(eval::ChangeScores& scores, const ChangesRun& run, std::int64_t first,
+                                        const at::Tensor& clips) {
   const at::Tensor part = clips.slice(2, run.frames.first(), run.frames.last()).contiguous();
-  return eval::judge_part(run.after(first, clips.size(0)), part, run.format.fps, [&](std::int64_t) {
+  const std::span<const SpriteQuestion> after = run.after(first, clips.size(0));
+  std::vector<SpriteAgreement> agreements = eval::judge_part(after, part, run.format.fps, [&](std::int64_t) {
     if (run.signals.asked().load(std::memory_order_relaxed)) throw generate::Stopped();
   });
+  scores.add(after, agreements, part);
+  return agreements;
 }
 
 eval::ChangeScores judge_drawn_streams(ChangesRun& run) {
@@ -150,8 +155,7 @@ eval::ChangeScores judge_drawn_streams(ChangesRun& run) {
   for (std::int64_t first = 0; first < run.count(); first += batch) {
     const std::int64_t number = std::min(batch, run.count() - first);
     const at::Tensor clips = drawn_streams(run, first, number);
-    const std::vector<SpriteAgreement> agreements = judged(run, first, clips);
-    scores.add(run.after(first, number), agreements);
+    const std::vector<SpriteAgreement> agreements = judge_into(scores, run, first, clips);
     if (!run.engine) show_some(run, first, clips, agreements);
     watch(first + number, run.count());
   }
@@ -206,8 +210,7 @@ eval::ChangeScores judge_streams(ChangesRun& run, bool changed) {
         run, first, number, changed, most,
         [&](std::int64_t done, std::int64_t total) { watch(b * total + done, batches * total); });
     if (!parallel::world().first()) continue;
-    const std::vector<SpriteAgreement> agreements = judged(run, first, clips);
-    scores.add(run.after(first, number), agreements);
+    const std::vector<SpriteAgreement> agreements = judge_into(scores, run, first, clips);
     if (changed) show_some(run, first, clips, agreements);
   }
   return scores;
@@ -251,6 +254,11 @@ std::vector<Row> rows_of(const ChangesRun& run, const eval::ChangesReport& repor
 std::string changes_text(const ChangesRun& run, const eval::ChangesReport& report) {
   std::string text = score_head();
   const std::vector<Row> rows = rows_of(run, report);
+  const auto row_start = [&](const Row& row, const char* name) {
+    char label[32];
+    std::snprintf(label, sizeof label, "%-14s%-10s", &row == &rows.front() ? name : "", row.name);
+    return std::string(label);
+  };
   const auto group = [&](const char* ground, const auto& scores_of) {
     for (const Row& row : rows)
       text += score_row(&row == &rows.front() ? ground : "", row.name, scores_of(*row.scores));
@@ -260,9 +268,13 @@ std::string changes_text(const ChangesRun& run, const eval::ChangesReport& repor
   group("all", [](const eval::ChangeScores& s) { return s.all(); });
   for (const Row& row : rows) {
     const eval::SpriteScores all = row.scores->all();
-    char label[32];
-    std::snprintf(label, sizeof label, "%-14s%-10s", &row == &rows.front() ? "both" : "", row.name);
-    text += detail::concat(label, rate_text(all.kinds_and_hues, all.clips), " shape and colour\n");
+    text += detail::concat(row_start(row, "both"), rate_text(all.kinds_and_hues, all.clips),
+                           " shape and colour\n");
+  }
+  for (const Row& row : rows) {
+    const eval::ChangeScores& s = *row.scores;
+    text += detail::concat(row_start(row, "ground"), rate_text(s.named_grounds, s.named.clips), " named, ",
+                           rate_text(s.unnamed_grounds, s.unnamed.clips), " not\n");
   }
   for (const Row& row : rows)
     text += misfit_row(&row == &rows.front() ? "misfit" : "", row.name, row.scores->all());
@@ -287,13 +299,15 @@ std::string changes_json(const ChangesRun& run, const eval::ChangesReport& repor
   result.add("judged_frames", std::vector{run.frames.first(), run.frames.last() - 1});
   for (const Row& row : rows_of(run, report)) {
     JsonObject scores;
-    const std::pair<const char*, eval::SpriteScores> grounds[] = {
-        {"named", row.scores->named}, {"unnamed", row.scores->unnamed}, {"all", row.scores->all()}};
-    for (const auto& [ground, of] : grounds) {
+    const auto add = [&](const char* ground, const eval::SpriteScores& of, std::int64_t grounds) {
       JsonObject one;
       add_scores(one, of);
+      add_rate(one, "ground", grounds, of.clips);
       scores.add(ground, one);
-    }
+    };
+    add("named", row.scores->named, row.scores->named_grounds);
+    add("unnamed", row.scores->unnamed, row.scores->unnamed_grounds);
+    add("all", row.scores->all(), row.scores->grounds());
     result.add(row.name, scores);
   }
   return result.text();

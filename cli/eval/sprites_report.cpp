@@ -30,15 +30,6 @@ std::string line(const std::string& label, const std::array<std::string, 3>& cel
   return std::string(text) + "\n";
 }
 
-void add_rate(JsonObject& object, const char* name, std::int64_t hits, std::int64_t of) {
-  const Interval interval = eval::wilson_interval(hits, of);
-  object.add(name, JsonObject()
-                       .add("right", hits)
-                       .add("rate", percent(hits, of) / 100)
-                       .add("low", interval.low)
-                       .add("high", interval.high));
-}
-
 // The rows of one split: each length, then the drawings of all of them.
 std::string rows(const std::string& split, const ScoreTable* clips, const ScoreTable& drawings,
                  const auto& scores_at, const SpriteScores& drawn) {
@@ -118,6 +109,15 @@ std::string misfit_row(const std::string& name, const std::string& what, const S
                 name.c_str(), what.c_str(), scores.mean_misfit(), scores.worst_misfit,
                 static_cast<long long>(scores.clips - scores.fitting), static_cast<long long>(scores.clips));
   return text;
+}
+
+void add_rate(JsonObject& object, const char* name, std::int64_t hits, std::int64_t of) {
+  const Interval interval = eval::wilson_interval(hits, of);
+  object.add(name, JsonObject()
+                       .add("right", hits)
+                       .add("rate", percent(hits, of) / 100)
+                       .add("low", interval.low)
+                       .add("high", interval.high));
 }
 
 void add_scores(JsonObject& object, const SpriteScores& scores) {

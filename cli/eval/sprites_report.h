@@ -15,6 +15,7 @@ std::string score_head();
 std::string score_row(const std::string& name, const std::string& what, const eval::SpriteScores& scores);
 std::string misfit_row(const std::string& name, const std::string& what, const eval::SpriteScores& scores);
 // The same for programs.
+void add_rate(JsonObject& object, const char* name, std::int64_t hits, std::int64_t of);
 void add_scores(JsonObject& object, const eval::SpriteScores& scores);
 
 std::string window_text(std::int64_t window);  // "window of 4 blocks", "no window"

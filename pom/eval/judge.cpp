@@ -27,15 +27,18 @@ Verdicts Judge::look(const at::Tensor& pictures) const {
   check(fitting, "judge: pictures: expected uint8 (N, 3, ", config_.canvas.height, ", ", config_.canvas.width,
         "), got ", pictures.scalar_type(), " ", pictures.sizes());
   const at::NoGradGuard no_gradients;
-  std::vector<at::Tensor> kinds, hues, poses, features;
+  std::vector<at::Tensor> kinds, hues, poses, features, kind_scores, hue_scores;
   for (const at::Tensor& part : pictures.split(at_a_time)) {
     const JudgeOutput out = judge_forward(weights_, data::to_model_range(part));
     kinds.push_back(out.kinds.argmax(1));
     hues.push_back(out.hues.argmax(1));
     poses.push_back(out.poses);
     features.push_back(out.features);
+    kind_scores.push_back(out.kinds);
+    hue_scores.push_back(out.hues);
   }
-  return {at::cat(kinds), at::cat(hues), at::cat(poses), at::cat(features)};
+  return {at::cat(kinds),    at::cat(hues),        at::cat(poses),
+          at::cat(features), at::cat(kind_scores), at::cat(hue_scores)};
 }
 
 Judge Judge::read(const std::filesystem::path& path, const Canvas& canvas) {

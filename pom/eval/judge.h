@@ -20,6 +20,8 @@ struct Verdicts {
   at::Tensor hues;      // (N) int64: likewise of data::hue_names()
   at::Tensor poses;     // (N, 3) fp32: x, y in sides of the picture, log2 of the radius
   at::Tensor features;  // (N, F) fp32, from which it says all of that
+  // (N, kinds) and (N, hues) fp32: how likely each is, as logits.
+  at::Tensor kind_scores = {}, hue_scores = {};
 };
 
 struct JudgeConfig {

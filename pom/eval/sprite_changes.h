@@ -33,12 +33,20 @@ struct ChangeQuestions {
 ChangeQuestions change_questions(std::uint64_t seed, std::int64_t count, const ChangeFrames& frames,
                                  const data::ClipFormat& format);
 
+// What a clip (3, F, H, W) of 8 bits is over, of data::ground_names(): that of the nearest colour to the
+// middle one of all its pixels, most of which show it.
+std::int64_t ground_of(const at::Tensor& clip);
+
 // How often streams became what they should, by whether the second caption names the ground.
 struct ChangeScores {
   SpriteScores named, unnamed;
+  std::int64_t named_grounds = 0, unnamed_grounds = 0;  // that are what they should be
 
-  void add(std::span<const SpriteQuestion> after, std::span<const SpriteAgreement> agreements);
+  // `clips` (N, 3, F, H, W) are what was judged.
+  void add(std::span<const SpriteQuestion> after, std::span<const SpriteAgreement> agreements,
+           const at::Tensor& clips);
   SpriteScores all() const;
+  std::int64_t grounds() const { return named_grounds + unnamed_grounds; }
 };
 
 struct ChangesReport {

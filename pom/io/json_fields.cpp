@@ -1,6 +1,7 @@
 #include "pom/io/json_fields.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
@@ -284,6 +285,22 @@ std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_vie
     texts.emplace_back(name, value.get<std::string>());
   }
   return texts;
+}
+
+std::vector<std::pair<std::string, double>> read_json_values(std::string_view text, std::string_view key,
+                                                             std::string_view source) {
+  const Json root = parse_object(text, source);
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null()) return {};
+  check(found->is_object(), source, ": ", key, ": expected an object of numbers, got ", shown(*found));
+  std::vector<std::pair<std::string, double>> values;
+  for (const auto& [name, value] : found->items()) {
+    check(value.is_number() || value.is_null(), source, ": ", key, ".", pom::shown(name, 60),
+          ": expected a number, got ", shown(value));
+    values.emplace_back(name,
+                        value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  }
+  return values;
 }
 
 void read_json_list(std::string_view text, const std::function<std::vector<BoundField>()>& element,

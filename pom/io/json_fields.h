@@ -41,6 +41,10 @@ std::vector<double> read_json_numbers(std::string_view text, std::string_view ke
 std::vector<std::pair<std::string, std::string>> read_json_texts(std::string_view text, std::string_view key,
                                                                  std::string_view source);
 
+// The numbers of the object of numbers under a key likewise; null is not a number.
+std::vector<std::pair<std::string, double>> read_json_values(std::string_view text, std::string_view key,
+                                                             std::string_view source);
+
 // A list of objects, of somebody else's file: `element` gives the fields of the next one.
 void read_json_list(std::string_view text, const std::function<std::vector<BoundField>()>& element,
                     std::string_view source);

@@ -11,6 +11,11 @@
 namespace pom::train {
 namespace {
 
+// What torch's allocator gives to cuBLAS and cuBLASLt, 32 MiB each on Hopper for every stream that
+// multiplies, and to batches on their way: measured on small networks, of which it is a part that shows
+// (bench/parallel_cuda.py).
+constexpr std::int64_t gpu_workspaces = std::int64_t{96} << 20;
+
 at::ScalarType dtype_of_products(const std::string& precision) {
   return precision == "bf16" ? at::kBFloat16 : precision == "fp64" ? at::kDouble : at::kFloat;
 }
@@ -60,6 +65,7 @@ RankMemory rank_memory(const Workload& work, Shard shard, std::int64_t ranks, bo
   if (!alone && exchanged) m.buckets = (own_gradients ? 2 : 1) * bucket;
   m.copies = work.precision == "bf16" ? 2 * work.network.depth * block.products : 0;
   m.activations = activations_of(work, mine, fused);
+  m.workspaces = cpu ? 0 : gpu_workspaces;
   return m;
 }
 

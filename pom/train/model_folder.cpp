@@ -114,7 +114,7 @@ io::Image caption_sheet(generate::Engine& engine, const Recipe& recipe) {
   io::SheetOptions options;
   options.columns = static_cast<int>(std::min<std::int64_t>(4 * recipe.log.sample_count, 16));
   options.scale = static_cast<int>(std::max<std::int64_t>(192 / recipe.data.size[0], 1));
-  options.label_lines = 4;
+  options.label_lines = 5;
   const generate::Job job = engine.resolve(request);
   for (const generate::Request& item : job.items) options.labels.push_back(item.subject());
   return io::make_sheet(engine.images(job), options);

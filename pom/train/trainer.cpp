@@ -477,7 +477,7 @@ void Run::log_figures(const StepResult& result) {
   char note[96];
   std::snprintf(note, sizeof note, "loss %.4f · %.*f %s/s", figures.loss,
                 figures.pictures_per_second < 100 ? 1 : 0, figures.pictures_per_second,
-                recipe_.data.moving() ? "clips" : "images");
+                recipe_.data.moving() && recipe_.data.frames > 1 ? "clips" : "images");
   progress_->note(note);
 }
 

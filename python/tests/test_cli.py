@@ -27,7 +27,18 @@ from reference_dipom import ReferenceDiPoM, randomise
 from tools import bound_by_permissions, built_program, referee
 from training import RECIPE
 
-COMMANDS = ["sample", "reproduce", "train", "plan", "dataset", "eval", "bench", "info", "doctor"]
+COMMANDS = [
+    "sample",
+    "reproduce",
+    "train",
+    "plan",
+    "dataset",
+    "eval",
+    "bench",
+    "experiment",
+    "info",
+    "doctor",
+]
 CLASSES = ["circle", "square", "star"]
 NETWORK = {"dim": 16, "depth": 2, "patch": 2, "channels": 3, "classes": 3, "order": 2, "order_expand": 2}
 CONFIG = {
@@ -196,7 +207,7 @@ class TestHelp:
 
     def test_examples_run(self, tmp_path):
         """Each example, in the order of the commands, where a small model and small recipes are. Those of
-        eval, which train a judge, are left to test_eval.py."""
+        eval and experiment, which train a judge, are left to test_eval.py and test_experiment.py."""
         from test_cli_video import write_clip_model
 
         write_model(tmp_path / "assets" / "shapes64", config=CONFIG | {"name": "shapes64"})
@@ -206,7 +217,8 @@ class TestHelp:
             (tmp_path / "recipes" / f"{name}.toml").write_text(RECIPE.replace("steps = 240", "steps = 20"))
         for name in ("imagenet-xl2", "webvid-xl2"):
             shutil.copy(Path(__file__).parents[2] / "recipes" / f"{name}.toml", tmp_path / "recipes")
-        for command in (name for name in COMMANDS if name != "eval"):
+        (tmp_path / "list.txt").write_text("a red star\n")
+        for command in (name for name in COMMANDS if name not in ("eval", "experiment")):
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].replace("\\\n", " ").splitlines()[2:]:
                 result = pom(*shlex.split(line)[1:], cwd=tmp_path)

@@ -12,7 +12,7 @@ from tools import referee
 
 Image = referee("PIL.Image")
 
-MEASURES = ["shape", "colour", "direction", "shape_and_colour"]
+MEASURES = ["shape", "colour", "direction", "shape_and_colour", "ground"]
 SMALL = ["--size", "16x16", "--steps", 1]
 
 

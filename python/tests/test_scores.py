@@ -67,19 +67,20 @@ def test_statistics_are_those_of_numpy(sets, weights, score, tmp_path):
     assert stored["mu"].shape == (2048,) and stored["sigma"].shape == (2048, 2048)
     assert stored["mu_s"].shape == (2023,)
     assert json.loads(stored["recipe"].tobytes())["recipe"]["resize"] == "tensorflow"
-    # As others keep them, deflated and in fp32.
-    numpy.savez_compressed(tmp_path / "other.npz", mu=stored["mu"], sigma=stored["sigma"])
+    # As others keep them, deflated and with a mean in fp32.
+    numpy.savez_compressed(
+        tmp_path / "other.npz", mu=stored["mu"].astype(numpy.float32), sigma=stored["sigma"]
+    )
     words = ["--samples", sets / "a.npz", "--inception", weights, "--json", "--reference"]
     # As ADM keeps them, with pictures for precision and recall.
     numpy.savez(tmp_path / "adm.npz", arr_0=pictures("set.b") // 2 + 64, **dict(stored))
     adm = json.loads(run("fid", "--like", "adm", *words, tmp_path / "adm.npz").stdout)
     assert abs(adm["fid"] - score["fid"]) < 1e-5 * score["fid"] and 0 <= adm["recall"] <= 1
     assert adm["recipe"]["reference"] == "statistics, and pictures"
-    for name, keys in (("b.npz", ["fid", "sfid"]), ("other.npz", ["fid"])):
-        found = json.loads(run("fid", *words, tmp_path / name).stdout)
-        for key in keys:
-            assert abs(found[key] - score[key]) < 1e-5 * score[key]
-        assert "kid" not in found and found["recipe"]["reference"] == "statistics"
+    found = json.loads(run("fid", *words, tmp_path / "b.npz").stdout)
+    for key in ("fid", "sfid"):
+        assert abs(found[key] - score[key]) < 1e-5 * score[key]
+    assert "kid" not in found and found["recipe"]["reference"] == "statistics"
     both = json.loads(run("fid", "--samples", tmp_path / "b.npz", *words[2:], tmp_path / "other.npz").stdout)
     assert abs(both["fid"]) < 1e-6
 

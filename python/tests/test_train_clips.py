@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 import libpom
@@ -231,6 +232,25 @@ def test_the_authors_choices_train(done, tmp_path):
     assert result.returncode == 2 and not (tmp_path / "other").exists()
     assert 'network.no_text: "mask" in the model, "token" in the recipe' in result.stderr, result.stderr
     assert 'network.position: "narrow" in the model, "odd" in the recipe' in result.stderr
+
+
+def test_scenes_are_images_from_captions(done, tmp_path):
+    """Clips of one frame: sheets while training, and a model that samples images."""
+    sets = ["data.kind=scenes", "data.frames=1", "data.size=[16, 16]", "sample.size=[16, 16]"]
+    sets += ["network.patch_time=1", "network.temporal_mask=none", "network.window=0", "text.limit=48"]
+    sets += ["batch.latest_block=0", "run.steps=6", "log.sample_every=6", "log.sample_count=1"]
+    sets += ["sample.steps=2"]
+    run = tmp_path / "run"
+    result = pom_train(done[0], "-o", run, *(w for s in sets for w in ("--set", s)))
+    assert result.returncode == 0 and "images/s" in result.stderr, result.stderr
+    sheet = Image.open(run / "samples" / "step_00000006.png")
+    assert sheet.size[0] > 4 * 192 and sheet.size[1] > 4 * 192
+    config = json.loads((run / "model" / "config.json").read_text())
+    assert (config["sample"]["frames"], config["sample"]["size"]) == (1, [16, 16])
+    words = [program(), "sample", "--model", run / "model", "--prompt", "two red stars above a blue ring"]
+    result = subprocess.run([*words, "-o", tmp_path / "x.png", "-q"], env=environment(), capture_output=True)
+    assert result.returncode == 0 and result.stderr == b"", result.stderr
+    assert Image.open(tmp_path / "x.png").size == (16, 16)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ TEST(Parts, AWholeBuildLacksNothing) {
 
 TEST(Parts, CommandsWithoutTheirLibrarySayWhatToInstall) {
   const Build build = without_training(Found::missing, Found::yes);
-  EXPECT_EQ(absent_commands(build), (std::vector<std::string>{"train", "plan", "export", "bench"}));
-  for (const char* command : {"train", "plan", "export", "bench"})
+  EXPECT_EQ(absent_commands(build),
+            (std::vector<std::string>{"train", "plan", "export", "bench", "experiment"}));
+  for (const char* command : {"train", "plan", "export", "bench", "experiment"})
     EXPECT_EQ(why_absent(command, build),
               "this build has no training: toml++ was not found when it was built; install "
               "libtomlplusplus-dev and build again");
@@ -36,8 +37,8 @@ TEST(Parts, CommandsWithoutTheirLibrarySayWhatToInstall) {
 
 TEST(Parts, CommandsThatWereSwitchedOffNameTheOption) {
   const Build build = without_training(Found::off, Found::off);
-  EXPECT_EQ(absent_commands(build),
-            (std::vector<std::string>{"dataset", "encode", "eval", "train", "plan", "export", "bench"}));
+  EXPECT_EQ(absent_commands(build), (std::vector<std::string>{"dataset", "encode", "eval", "train", "plan",
+                                                              "export", "bench", "experiment"}));
   EXPECT_EQ(why_absent("dataset", build),
             "this build has no data sets: it was switched off (POM_TRAIN=OFF) when it was built");
   EXPECT_EQ(why_absent("train", build),

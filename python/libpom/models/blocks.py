@@ -187,7 +187,7 @@ class VideoBlock(Block):
     def forward(self, x: Tensor, time: Tensor, text: Tensor, keys: Tensor, mask: masks.Mask = None) -> Tensor:
         """Video (B, N, d), time (B, d), text (B, L, d) with keys (B, L) bool -> (B, N, d).
 
-        A clip may have one text for each of its blocks: (B * blocks, L, d) and (B * blocks, L), clip by clip.
+        A clip may have one text for each of P equal parts: (B * P, L, d) and (B * P, L), clip by clip.
         """
         m = self.cond_mlp(time).unsqueeze(1).chunk(8, -1)  # (B, 1, d)
         g = self.gate_mlp(time).unsqueeze(1).chunk(3, -1)

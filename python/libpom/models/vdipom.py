@@ -153,9 +153,10 @@ class VDiPoM(Network):
             x: latents (B, C, T, H, W) of whole blocks, with sides that the patch divides, any that do.
             t: times in [0, 1], 0 clean and 1 noise: (B), or one for all. Under torch.compile a tensor: each
                 new number would be a new graph.
-            text: (B, L, text_width), or one text for each block, (B, blocks, L, text_width); None is no text.
-            mask: bool, (B, L) or (B, blocks, L), true where a token of text counts; all of them without it. A
-                text of which nothing counts is no text.
+            text: (B, L, text_width), or one text for each of P equal parts of whole blocks, (B, P, L,
+                text_width); None is no text.
+            mask: bool, (B, L) or (B, P, L), true where a token of text counts; all of them without it. A text
+                of which nothing counts is no text.
             first_block: the number of each clip's first block in its sequence, (B) int64 or one for all. A
                 relative time code is that of a whole clip, whatever it says.
         """
@@ -230,9 +231,10 @@ class VDiPoM(Network):
             if mask is not None:
                 fail(f"{self._name}: mask", "none without a text", tuple(mask.shape))
             return
-        one, each = text.dim() == 3, text.dim() == 4 and text.shape[1] == blocks
+        one, each = text.dim() == 3, text.dim() == 4 and text.shape[1] >= 1 and blocks % text.shape[1] == 0
         if not (one or each) or text.shape[0] != batch or text.shape[-2] < 1 or text.shape[-1] != width:
-            expected = f"shape ({batch}, L, {width}) or ({batch}, {blocks}, L, {width})"
+            parts = f"({batch}, P, L, {width}) with P parts of whole blocks, of which there are {blocks}"
+            expected = f"shape ({batch}, L, {width}) or {parts}"
             fail(f"{self._name}: text", expected, tuple(text.shape))
         self._check_like_weights("text", text)
         if mask is not None and (mask.dtype != torch.bool or mask.shape != text.shape[:-1]):

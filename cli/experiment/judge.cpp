@@ -1,0 +1,76 @@
+#include "cli/experiment/judge.h"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+
+#include "cli/eval/eval.h"
+#include "cli/output_names.h"
+#include "pom/base/error.h"
+#include "pom/eval/frechet.h"
+#include "pom/eval/sample_bias.h"
+#include "pom/eval/shapes_eval.h"
+#include "pom/io/picture.h"
+#include "pom/io/sheet.h"
+
+namespace pom::cli::experiment {
+
+at::Tensor sample_pictures(const JudgeRoom& room, generate::Engine& engine, const generate::Job& job) {
+  const eval::Canvas canvas = room.canvas();
+  at::Tensor pictures = at::zeros({std::ssize(job.items), 3, canvas.height, canvas.width}, at::kByte);
+  Watch watch(room.signals, room.quiet, "sampling", "evaluation");
+  generate::Observer observer;
+  observer.stop = &room.signals.asked();
+  observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
+  observer.on_frames = [&](generate::Frames&& frames) {
+    pictures[frames.item].copy_(eval::stack_pictures(frames.images)[0]);
+  };
+  engine.run(job, {.batch = room.batch}, observer);
+  return pictures;
+}
+
+void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns,
+                         const std::filesystem::path& path) {
+  io::SheetOptions options;
+  options.columns = static_cast<int>(columns);
+  make_folder_of(path);
+  io::write_picture(path, io::make_sheet(eval::unstack_pictures(pictures), options), {});
+}
+
+Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference) {
+  const eval::FrechetReference to(eval::fit_gaussian(reference));
+  const eval::SampledDistance distance =
+      eval::sampled_distance(features, [&](const at::Tensor& some) { return to.to(some); });
+  Scores scores = {{"frechet", distance.unbiased.value()}, {"frechet_n", distance.all}};
+  if (distance.infinity) scores.emplace_back("frechet_infinity", *distance.infinity);
+  return scores;
+}
+
+namespace {
+
+eval::Judge untrained(const JudgeRoom& room) {
+  eval::JudgeConfig config;
+  config.canvas = room.canvas();
+  config.seed = static_cast<std::uint64_t>(room.config.seed) + 0x72616e646f6d;
+  config.steps = std::min<std::int64_t>(40, room.config.steps);  // for the norms
+  config.lr = 0;
+  return eval::Judge::train(config);
+}
+
+}  // namespace
+
+RandomFeatures::RandomFeatures(const JudgeRoom& room, const at::Tensor& reference)
+    : network_(untrained(room)), reference_(network_.look(reference).features) {}
+
+double RandomFeatures::frechet(const at::Tensor& pictures) const {
+  return score_named(frechet_scores(network_.look(pictures).features, reference_), "frechet");
+}
+
+std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {
+  std::filesystem::create_directories(room.folder);
+  if (room.config.kind == "shapes") return make_shapes_judge(room);
+  if (room.config.kind == "sprites") return make_sprites_judge(room);
+  return make_scenes_judge(room);
+}
+
+}  // namespace pom::cli::experiment

@@ -1,0 +1,225 @@
+#include "cli/experiment/runner.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "cli/bench/timing.h"
+#include "cli/terminal.h"
+#include "pom/base/error.h"
+#include "pom/generate/device.h"
+#include "pom/io/json_fields.h"
+#include "pom/io/sha256.h"
+#include "pom/train/checkpoint.h"
+#include "pom/train/trainer.h"
+
+namespace pom::cli::experiment {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of what makes a run what it is: not of where it is computed.
+std::string hash_of(train::Recipe recipe) {
+  const train::RunConfig plain;
+  recipe.run.device = plain.device, recipe.run.threads = plain.threads;
+  recipe.data.workers = 0;
+  io::Sha256 hash;
+  hash.update(train::recipe_text(recipe));
+  return hash.hex();
+}
+
+struct ValidationLine {
+  std::optional<double> validation_loss = {};
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "validation_loss", .help = "of the average"}, validation_loss);
+  }
+};
+
+// The last one of a run's log: a run that was resumed at its end has validated before.
+std::optional<double> last_validation(const fs::path& run) {
+  std::ifstream file(run / "log.jsonl");
+  std::optional<double> last;
+  for (std::string line; std::getline(file, line);) {
+    ValidationLine found;
+    io::read_json(line, found, (run / "log.jsonl").string(), io::JsonOrigin::foreign);
+    if (found.validation_loss) last = found.validation_loss;
+  }
+  return last;
+}
+
+train::Watch watch_of(const StopSignals& signals, bool quiet) {
+  train::Watch watch;
+  watch.stop = &signals.asked();
+  if (quiet) return watch;
+  watch.sink = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  };
+  watch.progress = {.terminal = is_terminal(2), .width = terminal_width(2), .unit = "step"};
+  watch.say = [](std::string_view line) { say(line); };
+  return watch;
+}
+
+}  // namespace
+
+Runner::Runner(const Plan& plan, const Folder& folder, const RunOptions& options, const StopSignals& signals)
+    : plan_(plan), folder_(folder), options_(options), signals_(signals) {}
+
+void Runner::remark(const std::string& text) const {
+  if (!options_.quiet) say(text);
+}
+
+double Runner::seconds_left() const {
+  if (options_.minutes == 0) return 0;
+  return std::max(1e-3, options_.minutes * 60 - (steady_seconds() - began_));
+}
+
+void Runner::check_time() const {
+  if (signals_.asked().load()) throw Leave{Outcome::stopped};
+  if (options_.minutes > 0 && seconds_left() <= 1e-3) throw Leave{Outcome::out_of_time};
+}
+
+std::unique_ptr<Judge> Runner::new_judge(std::int64_t seed) const {
+  JudgeRoom room{.config = plan_.file().judge,
+                 .recipe = recipe_of(plan_, plan_.arms[plan_.rows.front().arm], plan_.file().seeds.front()),
+                 .folder = folder_.path(),
+                 .signals = signals_,
+                 .device = options_.device,
+                 .batch = options_.batch,
+                 .quiet = options_.quiet};
+  room.config.seed = seed;
+  return make_judge(room);
+}
+
+Judge& Runner::main_judge() {
+  if (!judge_) judge_ = new_judge(plan_.file().judge.seed);
+  return *judge_;
+}
+
+// What is chosen by one judge is measured by another.
+Judge& Runner::sweep_judge() {
+  if (!sweep_judge_) sweep_judge_ = new_judge(plan_.file().judge.seed + 1);
+  return *sweep_judge_;
+}
+
+void Runner::measure_floor() {
+  if (folder_.floor()) return;
+  folder_.write_floor(main_judge().floor());
+}
+
+void Runner::train(const train::Recipe& recipe, const fs::path& run, const std::string& init_from,
+                   const std::string& what) {
+  const std::string hash = hash_of(recipe);
+  if (const std::optional<Trained> done = Folder::trained(run)) {
+    check(done->recipe_sha256 == hash, run.string(), ": was trained with another recipe than it has now");
+    return;
+  }
+  check_time();
+  train::Recipe here = recipe;
+  here.run.device = options_.device;
+  if (options_.threads > 0) here.run.threads = options_.threads;
+  const bool resume = train::newest_step(run / "checkpoints") >= 0;
+  const train::TrainOptions options{.folder = run,
+                                    .resume = resume,
+                                    .from = {},
+                                    .init_from = resume ? std::string() : init_from,
+                                    .seconds = seconds_left(),
+                                    .command = options_.command};
+  remark(what);
+  const train::RunResult result = train::train(here, options, watch_of(signals_, options_.quiet));
+  if (result.end == train::End::stopped) throw Leave{Outcome::stopped};
+  if (result.end == train::End::out_of_time) throw Leave{Outcome::out_of_time};
+  Folder::write_trained(run, {.steps = result.state.step,
+                              .parameters = parameters_of(recipe),
+                              .validation_loss = last_validation(run),
+                              .seconds = result.state.seconds,
+                              .device = generate::device_named(options_.device, "experiment").str(),
+                              .recipe_sha256 = hash});
+  fs::remove_all(run / "checkpoints");  // of what is done nothing is resumed
+}
+
+void Runner::judge(const fs::path& model, const fs::path& run, const Point& point, std::int64_t seed,
+                   Judge& judge, const fs::path& sheet) {
+  if (Folder::judged(run, point.name)) return;
+  check_time();
+  Scores scores = judge.judge(model, request_of(point), seed, sheet);
+  if (const std::optional<Trained> trained = Folder::trained(run); trained && trained->validation_loss)
+    scores.emplace_back("validation_loss", *trained->validation_loss);
+  Folder::write_judged(run, point.name, scores);
+}
+
+void Runner::sweep(const Arm& arm) {
+  const SweepConfig& sweep = plan_.file().sweep;
+  if (!arm.trains() || !arm.sweep.empty()) return;
+  for (const std::string& value : sweep.values)
+    for (const std::int64_t seed : sweep.seeds) {
+      std::vector<std::string> more = {sweep.field + "=" + value};
+      const train::Recipe usual = recipe_of(plan_, arm, seed, more);
+      if (sweep.steps > 0)
+        for (const std::string& assignment : with_steps(usual, sweep.steps)) more.push_back(assignment);
+      const fs::path run = folder_.sweep_run(arm.name, value, seed);
+      train(recipe_of(plan_, arm, seed, more), run, {},
+            detail::concat(arm.name, ", ", sweep.field, " ", value, ", seed ", seed));
+      judge(run / "model", run, {"sweep", plan_.points.front().sets}, seed, sweep_judge(), {});
+      if (options_.lean) fs::remove_all(run / "model");
+    }
+}
+
+void Runner::cell(const Arm& arm, std::int64_t seed) {
+  const fs::path run = folder_.run(arm.name, seed);
+  if (arm.trains()) {
+    const auto recipe = final_recipe(plan_, folder_, arm, seed, options_.device, true);
+    check(recipe.has_value(), arm.name, ": the sweep of its recipe is not done");
+    const std::string first =
+        arm.from.empty() ? std::string() : (folder_.run(arm.from, seed) / "model").string();
+    train(*recipe, run, first, detail::concat(arm.name, ", seed ", seed));
+  }
+  if (!arm.judged) return;
+  const fs::path model = folder_.run(arm.trains() ? arm.name : arm.model, seed) / "model";
+  for (const Point& point : plan_.points) {
+    const bool first = seed == plan_.file().seeds.front();
+    const std::string name = plan_.points.size() > 1 ? arm.name + "-" + point.name : arm.name;
+    judge(model, run, point, seed, main_judge(),
+          first ? folder_.path() / "sheets" / (name + ".png") : fs::path());
+  }
+}
+
+void Runner::time_points(std::int64_t seed) {
+  const fs::path run = folder_.run(plan_.arms.front().name, seed);
+  for (const Point& point : plan_.points) {
+    if (Folder::judged(run, point.name)) continue;
+    check_time();
+    remark(detail::concat(plan_.experiment.name, ", ", point.name, ", repetition ", seed));
+    Folder::write_judged(run, point.name,
+                         plan_.file().judge.kind == "figure1"
+                             ? time_figure1(point.sets, options_.device, signals_)
+                             : time_streaming(point.sets));
+  }
+}
+
+Outcome Runner::run() {
+  try {
+    if (plan_.file().timed()) {
+      for (const std::int64_t seed : plan_.file().seeds) time_points(seed);
+      return Outcome::complete;
+    }
+    measure_floor();
+    if (!plan_.file().sweep.field.empty())
+      for (const Arm& arm : plan_.arms) sweep(arm);
+    for (const std::int64_t seed : plan_.file().seeds) {
+      for (const Arm& arm : plan_.arms) cell(arm, seed);
+      for (const Arm& arm : plan_.arms)
+        if (options_.lean) fs::remove_all(folder_.run(arm.name, seed) / "model");
+    }
+    return Outcome::complete;
+  } catch (const Leave& leave) {
+    return leave.outcome;
+  } catch (const generate::Stopped&) {
+    return Outcome::stopped;
+  } catch (const BenchStopped&) {
+    return Outcome::stopped;
+  }
+}
+
+}  // namespace pom::cli::experiment

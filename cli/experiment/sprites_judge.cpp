@@ -1,0 +1,138 @@
+// The judge of clips of one moving sprite: by geometry, without learning. Each clip is looked at as a whole,
+// and at its first and last frames alone. N clips of F frames.
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/Parallel.h>
+
+#include "cli/eval/eval.h"
+#include "cli/experiment/judge.h"
+#include "pom/eval/sprites_eval.h"
+
+namespace pom::cli::experiment {
+namespace {
+
+namespace fs = std::filesystem;
+using eval::SpriteAgreement, eval::SpriteQuestion, eval::SpriteVerdict;
+
+struct Looks {
+  SpriteAgreement whole, first, last;
+  bool steady = false;  // the first frames show the kind that the last ones show
+  double speed = 0;
+};
+
+Looks look_at(const SpriteQuestion& question, const at::Tensor& clip, double fps) {
+  const std::int64_t frames = clip.size(1), part = std::max<std::int64_t>(2, frames / 4);
+  const data::Sprite& sprite = question.scene.sprites.front();
+  const SpriteVerdict whole = eval::judge_sprite(clip, fps),
+                      first = eval::judge_sprite(clip.slice(1, 0, part).contiguous(), fps),
+                      last = eval::judge_sprite(clip.slice(1, frames - part).contiguous(), fps);
+  return {.whole = eval::compare(sprite, whole),
+          .first = eval::compare(sprite, first),
+          .last = eval::compare(sprite, last),
+          .steady = first.found && last.found && first.kind == last.kind && first.hue == last.hue,
+          .speed = whole.found && whole.moves ? whole.speed : 0};
+}
+
+class SpritesJudge : public Judge {
+ public:
+  explicit SpritesJudge(const JudgeRoom& room) : room_(room) {
+    const data::DataConfig& data = room.recipe.data;
+    format_ = {.width = data.size[0], .height = data.size[1], .frames = data.frames, .fps = data.fps};
+    check(format_.frames >= 4, "experiment: judge sprites: expected clips of at least 4 frames, got ",
+          format_.frames);
+  }
+
+  Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
+               const fs::path& sheet) override {
+    const std::vector<SpriteQuestion> questions = questions_of(seed);
+    const at::Tensor clips = sample(model, how, seed, questions);
+    if (!sheet.empty()) write_sheet(clips, sheet);
+    return scores(questions, clips);
+  }
+
+  Scores floor() override {
+    const std::vector<SpriteQuestion> questions = questions_of(0);
+    return scores(questions, eval::draw_part(questions, format_, 0));
+  }
+
+ private:
+  std::vector<SpriteQuestion> questions_of(std::int64_t seed) const {
+    const auto key = static_cast<std::uint64_t>(room_.config.seed * 1000 + seed) + 0x6a756467650000ull;
+    return eval::sprite_questions({"training"}, key, room_.config.count);
+  }
+
+  at::Tensor sample(const fs::path& model, const generate::Request& how, std::int64_t seed,
+                    const std::vector<SpriteQuestion>& questions) const {
+    generate::Engine engine(model, room_.device);
+    generate::Request request = how;
+    request.prompt = {""};
+    request.width = format_.width, request.height = format_.height;
+    request.frames = std::to_string(format_.frames);
+    generate::Job job = engine.resolve(request);
+    job.items.resize(questions.size(), job.items.front());
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      job.items[i].prompt = {questions[i].caption};
+      job.items[i].seed = {(room_.config.seed * 1000 + seed) * 1'000'000 + static_cast<std::int64_t>(i)};
+    }
+    eval::PartKeeper kept({format_.frames, {1}}, std::ssize(questions), format_.height, format_.width);
+    Watch watch(room_.signals, room_.quiet, "sampling", "evaluation");
+    generate::Observer observer;
+    observer.stop = &room_.signals.asked();
+    observer.on_evaluation = [&](std::int64_t done, std::int64_t total) { watch(done, total); };
+    observer.on_frames = [&](generate::Frames&& frames) {
+      kept.take(frames.item, frames.first, frames.images);
+    };
+    const std::int64_t usual = engine.device().starts_with("cuda") ? 256 : 16;
+    engine.run(job, {.batch = room_.batch > 0 ? room_.batch : usual}, observer);
+    return kept.part(0);
+  }
+
+  std::vector<Looks> looks(const std::vector<SpriteQuestion>& questions, const at::Tensor& clips) const {
+    std::vector<Looks> all(questions.size());
+    at::parallel_for(0, std::ssize(questions), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto place = static_cast<std::size_t>(i);
+        all[place] = look_at(questions[place], clips[i], format_.fps);
+      }
+    });
+    return all;
+  }
+
+  Scores scores(const std::vector<SpriteQuestion>& questions, const at::Tensor& clips) const {
+    const std::vector<Looks> seen = looks(questions, clips),
+                             drawn = looks(questions, eval::draw_part(questions, format_, 0));
+    double kind = 0, hue = 0, direction = 0, first = 0, last = 0, steady = 0, error = 0, misfit = 0,
+           found = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const Looks& look = seen[i];
+      kind += look.whole.kind, hue += look.whole.hue, direction += look.whole.direction;
+      first += look.first.kind, last += look.last.kind, steady += look.steady;
+      error += std::abs(look.speed - drawn[i].speed);
+      if (look.whole.found) misfit += look.whole.misfit, ++found;
+    }
+    const auto count = static_cast<double>(seen.size());
+    return {{"kind", kind / count},           {"hue", hue / count},
+            {"direction", direction / count}, {"kind_first", first / count},
+            {"kind_last", last / count},      {"steady", steady / count},
+            {"speed_error", error / count},   {"misfit", misfit / std::max(found, 1.0)}};
+  }
+
+  // The first clips, a row each.
+  void write_sheet(const at::Tensor& clips, const fs::path& path) const {
+    const at::Tensor few = clips.slice(0, 0, std::min<std::int64_t>(clips.size(0), 8));
+    const at::Tensor frames = few.permute({0, 2, 1, 3, 4}).flatten(0, 1).contiguous();
+    write_picture_sheet(frames, format_.frames, path);
+  }
+
+  JudgeRoom room_;
+  data::ClipFormat format_;
+};
+
+}  // namespace
+
+std::unique_ptr<Judge> make_sprites_judge(const JudgeRoom& room) {
+  return std::make_unique<SpritesJudge>(room);
+}
+
+}  // namespace pom::cli::experiment
