@@ -65,7 +65,7 @@ std::string split_rows(const std::string& split, const SceneScores* pictures, co
   return scene_rows(split, "", *pictures) + scene_rows("  drawings", "", drawings);
 }
 
-// "pictures   12 of 500 (1.4-4.1 %); misfit: mean 0.0123, worst 0.2101; residue: mean 0.001, worst 0.12"
+// "pictures   12 of 500 (1.4-4.1 %), 30 of 1800 objects", and the misfits and residues under it.
 std::string rest_row(const std::string& name, const SceneScores& scores) {
   const std::int64_t misfits = scores.pictures - scores.fitting;
   char text[200];
@@ -74,9 +74,13 @@ std::string rest_row(const std::string& name, const SceneScores& scores) {
                 interval_text(misfits, scores.pictures).c_str(), static_cast<long long>(scores.blobs),
                 static_cast<long long>(scores.found));
   std::string rows = text;
-  std::snprintf(text, sizeof text, "%15smisfit: mean %.4f, worst %.4f; residue: mean %.4f, worst %.4f\n", "",
-                scores.mean_misfit(), scores.worst_misfit, scores.mean_residue(), scores.worst_residue);
-  return rows + text;
+  const auto spread = [&](const char* what, double mean, double worst) {
+    std::snprintf(text, sizeof text, "%15s%-9smean %.4f, worst %.4f\n", "", what, mean, worst);
+    rows += text;
+  };
+  spread("misfit", scores.mean_misfit(), scores.worst_misfit);
+  spread("residue", scores.mean_residue(), scores.worst_residue);
+  return rows;
 }
 
 std::string share_row(const std::string& name, std::int64_t hits, std::int64_t of) {

@@ -46,7 +46,7 @@ def test_for_programs(scenes):
     assert (result.returncode, result.stderr) == (0, "")
     found = json.loads(result.stdout)
     assert found["what"] == "scenes" and found["model"]["name"] == "causal"
-    assert found["request"]["steps"] == 1 and found["request"]["frames"] == "1"
+    assert found["request"]["steps"] == 1 and found["request"]["frames"] == 1
     assert (found["size"], found["count"], found["seed"]) == ([32, 32], 2, 5)
     adds_up(found["drawings"], 2)
     adds_up(found["pictures"], 2)
