@@ -2,9 +2,10 @@
 #include "pom/eval/one_thread.h"
 
 #include <atomic>
+#include <chrono>
 #include <gtest/gtest.h>
-#include <set>
 #include <thread>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

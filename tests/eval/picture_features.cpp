@@ -47,7 +47,7 @@ TEST(FeatureRows, AreThoseOfAnyOrder) {
   const Means network;
   const PictureFeatures expected = whole(network);
   EXPECT_EQ(network.blocks, 3);
-  EXPECT_EQ(expected.main.sizes(), (at::IntArrayRef{count, 2}));
+  EXPECT_EQ(expected.main.sizes().vec(), (std::vector<std::int64_t>{count, 2}));
   EXPECT_EQ(expected.main[40][0].item<float>(), 40);
   EXPECT_EQ(expected.main[40][1].item<float>(), (32 + 63) * 16);
   EXPECT_FALSE(expected.spatial.defined());
