@@ -77,11 +77,14 @@ void Composition::sort() {
   }
 }
 
-std::vector<Colour> Composition::drawn() const {
+std::vector<Colour> Composition::drawn(std::optional<std::size_t> without) const {
   std::vector<Colour> out = ground_;
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer)
+  for (std::size_t i = layers_.size(); i-- > 0;) {
+    if (i == without) continue;
+    const Layer& layer = layers_[i];
     for (std::size_t p = 0; p < out.size(); ++p)
-      if (layer->cover[p] > 0) out[p] = mixed(out[p], layer->colour, layer->cover[p]);
+      if (layer.cover[p] > 0) out[p] = mixed(out[p], layer.colour, layer.cover[p]);
+  }
   return out;
 }
 
@@ -161,6 +164,25 @@ bool Composition::look_again() {
   return better;
 }
 
+// Parts of an object may have been taken for objects before one was found that explains them all.
+bool Composition::leave_out() {
+  const auto count = [&](std::optional<std::size_t> without) {
+    return std::ranges::count(unexplained(picture_, drawn(without)), true);
+  };
+  bool any = false;
+  for (bool more = true; more;) {
+    more = false;
+    const std::int64_t allowed = count({}) + least_region(picture_) / 2;
+    std::optional<std::size_t> worst;
+    for (std::size_t i = 0; i < layers_.size(); ++i)
+      if ((!worst || layers_[i].misfit > layers_[*worst].misfit) && count(i) <= allowed) worst = i;
+    if (!worst) continue;
+    layers_.erase(layers_.begin() + static_cast<std::ptrdiff_t>(*worst));
+    any = more = true;
+  }
+  return any;
+}
+
 void Composition::settle(int rounds) {
   const auto fit_all = [&] {
     for (std::size_t i = 0; i < layers_.size(); ++i) fit_again(i);
@@ -169,6 +191,7 @@ void Composition::settle(int rounds) {
   };
   for (int round = 0; round < rounds; ++round) fit_all();
   if (look_again()) fit_all();
+  if (leave_out()) fit_all();
 }
 
 }  // namespace pom::eval::scenes

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +43,9 @@ struct Region {
   Colour colour = {};                // the middle one
   std::vector<std::int64_t> pixels;  // ascending
 };
+
+// The fewest pixels of a region that is looked at.
+std::int64_t least_region(const Picture& picture);
 
 // What is farther than this from what is there is something else.
 inline constexpr float apart = 0.18f;
@@ -120,10 +124,11 @@ class Composition {
       : picture_(picture), ground_(std::move(ground)) {}
 
   void add(Layer layer);
-  // Each layer fitted again among the others, `rounds` times.
+  // Each layer fitted again among the others, `rounds` times; those without which as much is explained are
+  // left out.
   void settle(int rounds);
-  // What the layers look like together.
-  std::vector<Colour> drawn() const;
+  // What the layers look like together, but for one of them where it is given.
+  std::vector<Colour> drawn(std::optional<std::size_t> without = {}) const;
 
   const std::vector<Layer>& layers() const { return layers_; }  // front first
   double overlap(std::size_t front, std::size_t back) const;    // the share of the back one's area
@@ -135,6 +140,7 @@ class Composition {
   void fit_again(std::size_t layer);
   void measure(std::size_t layer);
   bool look_again();
+  bool leave_out();
 
   const Picture& picture_;
   std::vector<Colour> ground_;

@@ -81,6 +81,10 @@ Colour middle_colour(const Picture& picture, const std::vector<std::int64_t>& pi
 
 }  // namespace
 
+std::int64_t least_region(const Picture& picture) {
+  return std::max<std::int64_t>(6, picture.unit() * picture.unit() / 400);
+}
+
 std::vector<bool> standing_out(const Picture& picture, const std::vector<Colour>& ground) {
   std::vector<bool> out(picture.pixels.size());
   for (std::size_t p = 0; p < out.size(); ++p) out[p] = distance(picture.pixels[p], ground[p]) > apart;
@@ -109,7 +113,7 @@ std::vector<bool> unexplained(const Picture& picture, const std::vector<Colour>&
 
 std::vector<Region> find_regions(const Picture& picture, const std::vector<bool>& asked, bool thin) {
   std::vector<std::int64_t> hues = hues_of(picture, asked);
-  const std::int64_t least = std::max<std::int64_t>(6, picture.unit() * picture.unit() / 400);
+  const std::int64_t least = least_region(picture);
   std::vector<Region> regions;
   for (std::int64_t p = 0; p < picture.size(); ++p) {
     if (hues[static_cast<std::size_t>(p)] == nothing) continue;
