@@ -249,9 +249,10 @@ TEST(Sheet, LabelsMayTakeSeveralLines) {
   const Image one = sheet("two words", 1), two = sheet("two words", 2), three = sheet("two words", 3);
   EXPECT_EQ(two.height, one.height + font_height + 1);
   EXPECT_EQ(three.height, two.height + font_height + 1);
-  const auto upper = [&](const Image& image) {
+  const auto upper = [&](const Image& image) {  // the picture and the first line
+    const int rows = one.height - plain().padding;
     return std::vector(image.data.begin(),
-                       image.data.begin() + static_cast<std::ptrdiff_t>(one.row_bytes()) * one.height);
+                       image.data.begin() + static_cast<std::ptrdiff_t>(one.row_bytes()) * rows);
   };
   EXPECT_EQ(upper(two), upper(sheet("two", 1)));
   EXPECT_NE(two.data, sheet("two other", 2).data);
