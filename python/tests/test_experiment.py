@@ -103,19 +103,11 @@ def test_killed_and_resumed_it_ends_in_the_same_table(degrees, tmp_path):
     words = [*first, "--resume"]
     early = subprocess.run(words, env=environment(POM_FAILPOINT="atomic_file.rename:1"), capture_output=True)
     assert early.returncode == -9 and not (out / "experiment.toml").exists()
-    kills = 1
-    for attempt in range(60):
-        if attempt % 2 == 0:
-            status = kill_at(0.7 + 2 * chance.random(), words)
-        else:
-            status = kill_in_save(words, chance)
-        if status == 0:
-            break
-        assert status == -9
-        kills += 1
-    else:
-        pytest.fail("killed 60 times, and still not done")
-    assert kills >= 3
+    statuses = [kill_at(1 + 3 * chance.random(), words), kill_in_save(words, chance)]
+    statuses += [kill_at(1 + 3 * chance.random(), words), kill_in_save(words, chance)]
+    assert statuses.count(-9) >= 2 and set(statuses) <= {-9, 0}
+    result = subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == printed, result.stderr
     assert (out / "table.md").read_text() == printed
     assert (out / "plot.svg").read_bytes() == (folder / "plot.svg").read_bytes()
 
@@ -147,8 +139,11 @@ def test_stages_and_equal_costs(tmp_path):
 
 
 def test_a_sweep_chooses(tmp_path):
-    few = ["--set", "sweep.steps=2", "--set", "sweep.seeds=[101]", "--set", "seeds=[1]"]
-    result = tiny("mixer-vs-attention", "-o", tmp_path / "out", *few)
+    attention = "attention: network.mixer=attention network.heads=4 steps=seconds:pom"
+    few = ["sweep.steps=2", "sweep.seeds=[101]", "seeds=[1]", f'arms=["pom:", "{attention}"]']
+    few += ['tests=["frechet: pom = attention within 10 %"]']
+    sets = [word for assignment in few for word in ("--set", assignment)]
+    result = tiny("mixer-vs-attention", "-o", tmp_path / "out", *sets)
     assert result.returncode == 0, result.stderr
     assert "Chosen by each arm (optimizer.lr" in result.stdout
     scores = {}
@@ -207,7 +202,8 @@ def test_another_experiment_is_refused(degrees):
     ],
 )
 def test_mistakes_in_a_file(change, message, tmp_path):
-    result = experiment("degrees", "--quick", "-o", tmp_path / "out", "--set", change)
+    sets = ["--set", "tests=[]", "--set", change]
+    result = experiment("degrees", "--quick", "-o", tmp_path / "out", *sets)
     assert result.returncode == 2 and message in result.stderr, result.stderr
     assert not (tmp_path / "out").exists()
 
