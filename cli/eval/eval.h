@@ -152,7 +152,7 @@ struct EvalOptions {
                 .group = shapes},
           judge);
     visit(Field{.name = "judge_steps",
-                .help = "training steps of the judge (default: 1200; of scenes 1500)",
+                .help = "training steps of the judge (default: 1200)",
                 .value = "N",
                 .group = shapes,
                 .least = 1,

@@ -131,7 +131,7 @@ bool read_alike(const SceneVerdict& verdict, const SceneReading& reading) {
 }
 
 JudgeConfig SceneReader::usual_config() {
-  return {.canvas = {}, .seed = 0, .steps = 1500, .batch = 64, .lr = 4e-3};
+  return {.canvas = {}, .seed = 0, .steps = 1200, .batch = 64, .lr = 4e-3};
 }
 
 SceneReader SceneReader::train(const JudgeConfig& config, const OnJudgeStep& on_step) {
