@@ -111,6 +111,8 @@ void check_scene_files(const ScenesFiles& files, const fs::path& judge, bool rep
 }
 
 void plan_scenes(ScenesRun& run) {
+  if (run.options.judge.empty() && (run.options.judge_steps || run.options.judge_seed != 0))
+    throw UsageError("--judge-steps, --judge-seed: expected a file for the judge (--judge), got none");
   plan_scene_splits(run);
   if (run.options.drawings)
     plan_scene_drawings(run);

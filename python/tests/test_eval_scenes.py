@@ -99,6 +99,7 @@ def test_drawings_and_the_network(tmp_path):
         (["--seeds", "2"], "--seeds: is only for pom eval shapes"),
         (["--sheet", "sheet.gif"], "sheet.gif"),
         (["--size", "8"], "at least 16x16"),
+        (["--judge-steps", "5"], "expected a file for the judge (--judge), got none"),
         (["--drawings"], "--drawings: cannot be combined with a model"),
     ],
 )
