@@ -72,6 +72,8 @@ class Panel {
     }
     if (const double floor = score_named(results.floor, metric.name); !values.empty()) add(floor);
     levels_ = levels_of(values);
+    if (metric.percent)
+      levels_.low = std::max(levels_.low, 0.0), levels_.high = std::min(levels_.high, 100.0);
   }
 
   std::string svg() const { return axes() + floor() + means() + dots(); }
