@@ -78,7 +78,7 @@ std::string rest_row(const std::string& name, const SceneScores& scores) {
     std::snprintf(text, sizeof text, "%15s%-9smean %.4f, worst %.4f\n", "", what, mean, worst);
     rows += text;
   };
-  spread("misfit", scores.mean_misfit(), scores.worst_misfit);
+  if (scores.found > 0) spread("misfit", scores.mean_misfit(), scores.worst_misfit);
   spread("residue", scores.mean_residue(), scores.worst_residue);
   return rows;
 }

@@ -59,20 +59,35 @@ std::vector<double> axis_of(const Results& results) {
   return x;
 }
 
+// Of A - factor * B for each seed: the factor is stated, so that nothing of the margin comes from the data.
+struct Contrast {
+  double below = no_number, above = no_number;  // p that its mean is below 0, and above
+  std::string text;
+};
+Contrast contrast_of(const Pair& pair, double factor, const Test& test) {
+  std::vector<double> scaled = pair.b;
+  for (double& value : scaled) value *= factor;
+  const eval::Equivalence below = eval::not_above(pair.a, scaled, 0);
+  char name[32];
+  std::snprintf(name, sizeof name, " less %.6g × ", factor);
+  return {.below = below.p,
+          .above = eval::not_above(scaled, pair.a, 0).p,
+          .text = test.a + name + test.b + ": " + interval_text(below.difference, "90 %")};
+}
+
+// A share of B has no meaning where B is not above 0.
 void test_margin(const Pair& pair, Finding& finding) {
-  double mean = 0;
-  for (const double value : pair.b) mean += value / static_cast<double>(pair.b.size());
-  const double margin = finding.test.margin * std::abs(mean);
-  if (margin == 0) return;
-  const Kind kind = finding.test.kind;
-  eval::Equivalence result = kind == Kind::within      ? eval::tost_paired(pair.a, pair.b, margin)
-                             : kind == Kind::not_above ? eval::not_above(pair.a, pair.b, margin)
-                                                       : eval::not_above(pair.b, pair.a, margin);
-  if (kind == Kind::not_below) result.difference = eval::tost_paired(pair.a, pair.b, margin).difference;
-  finding.difference = result.difference, finding.p = finding.adjusted = result.p;
-  finding.known = !std::isnan(result.p);
-  finding.holds = finding.known && result.p < level;
-  finding.text = interval_text(result.difference, "90 %") + ", margin " + signed_number(margin).substr(1);
+  if (eval::t_interval(pair.b).mean <= 0) return;
+  const Test& test = finding.test;
+  const Contrast upper = contrast_of(pair, 1 + test.margin, test),
+                 lower = contrast_of(pair, 1 - test.margin, test);
+  const bool within = test.kind == Kind::within, low_only = test.kind == Kind::not_below;
+  finding.p = within ? std::max(upper.below, lower.above) : low_only ? lower.above : upper.below;
+  finding.adjusted = finding.p;
+  finding.difference = eval::not_above(pair.a, pair.b, 0).difference;  // with its 90 % interval
+  finding.known = !std::isnan(finding.p);
+  finding.holds = finding.known && finding.p < level;
+  finding.text = within ? upper.text + "; " + lower.text : low_only ? lower.text : upper.text;
 }
 
 void test_difference(const Plan& plan, const Results& results, Finding& finding) {
@@ -152,21 +167,24 @@ void fit_rows(const Plan& plan, Results& results) {
     if (test.kind != Kind::falls && test.kind != Kind::rises) continue;
     std::vector<std::vector<double>> runs;
     std::vector<double> means;
+    std::size_t seeds = std::numeric_limits<std::size_t>::max();
     for (const RowResult& row : results.rows) {
       std::vector<double> values;
       for (const auto& [seed, value] : row.values(test.metric)) values.push_back(value);
       if (values.empty()) return;
       means.push_back(eval::t_interval(values).mean);
+      seeds = std::min(seeds, values.size());
       runs.push_back(std::move(values));
     }
     const auto slope = [&](std::span<const double> y) { return eval::fit_log(x, y).slope; };
     const auto exponent = [&](std::span<const double> y) { return eval::fit_power(x, y).exponent; };
-    results.fits.push_back({test.metric, eval::fit_log(x, means), eval::fit_power(x, means),
-                            eval::resample(runs, slope), eval::resample(runs, exponent, 500)});
+    results.fits.push_back({test.metric, static_cast<std::int64_t>(seeds), eval::fit_log(x, means),
+                            eval::fit_power(x, means), eval::resample(runs, slope),
+                            eval::resample(runs, exponent, 500)});
   }
 }
 
-// How alike the orders are in which two metrics put the rows: each with the first one.
+// How alike the orders are, from best to worst, in which two metrics put the rows: each with the first one.
 void rank_rows(Results& results) {
   if (results.rows.size() < 3 || results.metrics.size() < 2) return;
   const auto means = [&](const std::string& metric) {
@@ -180,7 +198,8 @@ void rank_rows(Results& results) {
   for (std::size_t i = 1; i < results.metrics.size(); ++i) {
     const std::vector<double> other = means(results.metrics[i].name);
     if (other.size() != first.size()) continue;
-    if (const double tau = eval::kendall_tau(first, other); !std::isnan(tau))
+    const double sign = results.metrics[i].higher == results.metrics.front().higher ? 1 : -1;
+    if (const double tau = sign * eval::kendall_tau(first, other); !std::isnan(tau))
       results.rankings.emplace_back(results.metrics[i].name, tau);
   }
 }

@@ -40,15 +40,17 @@ struct Finding {
 // Of the means against the axis, where that is multiply-adds.
 struct ScalingFit {
   std::string metric;
+  std::int64_t seeds = 0;  // of the row that has fewest
   eval::LogFit log;
   eval::PowerFit power;
-  eval::Resampled slope, exponent;
+  eval::Resampled slope, exponent;  // say nothing below two seeds
 };
 
 struct Results {
   std::vector<Metric> metrics;  // columns
   std::vector<RowResult> rows;
   Scores floor;
+  std::string device;  // where it was timed, if anything is
   std::vector<Finding> findings;
   std::vector<ScalingFit> fits;
   std::vector<std::pair<std::string, double>> rankings;  // Kendall's tau between metrics' orders of the rows

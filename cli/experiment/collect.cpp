@@ -54,6 +54,7 @@ Results collect(const Plan& plan, const Folder& folder) {
   Results results;
   results.metrics = columns_of(plan.file());
   results.floor = folder.floor().value_or(Scores());
+  results.device = folder.device().value_or("");
   for (const Row& row : plan.rows) {
     RowResult& result = results.rows.emplace_back(describe_row(plan, folder, row));
     for (const std::int64_t seed : plan.file().seeds) {

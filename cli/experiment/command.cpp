@@ -114,16 +114,26 @@ void write_results(const Plan& plan, const Folder& folder, const Results& result
   io::write_file_atomically(folder.path() / "table.md", table_text(plan, results));
 }
 
+// As it is resolved. A stream is timed on the CPU alone.
+std::string device_of(const Plan& plan, const std::string& device) {
+  const bool streaming = plan.file().judge.kind == "streaming";
+  check(!streaming || device == "auto" || device == "cpu",
+        "--device: expected cpu where a stream is timed, got ", device);
+  return generate::device_named(streaming ? "cpu" : device, "experiment").str();
+}
+
 int run_training(const ExperimentFlags& flags, const Experiment& experiment) {
   const Plan plan = as_usage([&] { return make_plan(experiment); });
   if (flags.dry_run) return print_forecast(plan, flags.json);
-  as_usage([&] { return generate::device_named(flags.device, "experiment"); });
+  const std::string device = as_usage([&] { return device_of(plan, flags.device); });
   // Networks of a quick run are so small that a second thread would only wait.
   const std::int64_t threads = flags.quick && flags.threads == 0 ? 1 : flags.threads;
   set_threads(threads);
   const Folder folder(folder_of(flags, experiment));
-  folder.begin(experiment, flags.resume);
+  fs::create_directories(folder.path());
   const io::FolderLock lock(folder.path());
+  folder.begin(experiment, flags.resume);
+  if (plan.keeps_to_one_device()) folder.keep_to(device);
   const StopSignals signals;
   const RunOptions options{.device = flags.device,
                            .threads = threads,

@@ -14,6 +14,10 @@
 
 namespace pom::cli::experiment {
 
+// Seeds of trainings are 1 to this: judges have 0 and those above for drawings of their own, and questions of
+// two judges would meet from 1000 on.
+inline constexpr std::int64_t most_seed = 899;
+
 // Who looks at what a run has learnt to make.
 struct JudgeConfig {
   std::string kind = "shapes";

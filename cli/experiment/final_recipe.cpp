@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "cli/experiment/runner.h"
+#include "pom/base/error.h"
 #include "pom/train/trainer.h"
 
 namespace pom::cli::experiment {
@@ -17,9 +18,12 @@ std::optional<double> step_cost(const Folder& folder, const Arm& arm, const trai
   if (!measure) return std::nullopt;
   train::Recipe here = recipe;
   if (!device.empty()) here.run.device = device;
-  const double seconds = train::forecast(here).seconds_per_step;
-  folder.write_step_seconds(arm.name, seconds);
-  return seconds;
+  const train::TrainForecast measured = train::forecast(here);
+  check(measured.fits && measured.seconds_per_step > 0, arm.name,
+        ": seconds of a step: expected a training that fits into memory, got one of ", measured.memory_bytes,
+        " bytes where ", measured.free_bytes, " are free");
+  folder.write_step_seconds(arm.name, measured.seconds_per_step);
+  return measured.seconds_per_step;
 }
 
 }  // namespace
@@ -37,15 +41,17 @@ std::optional<std::string> swept_value(const Plan& plan, const Folder& folder, c
   const SweepConfig& sweep = plan.file().sweep;
   if (sweep.field.empty()) return std::nullopt;
   const std::string& who = arm.sweep.empty() ? arm.name : arm.sweep;
+  constexpr double worst = std::numeric_limits<double>::infinity();
+  const double sign = metric_named(metrics_of(plan.file().judge.kind), sweep.metric).higher ? -1 : 1;
   std::optional<std::string> best;
-  double least = std::numeric_limits<double>::infinity();
+  double least = worst;
   for (const std::string& value : sweep.values) {
     double sum = 0;
     for (const std::int64_t seed : sweep.seeds) {
       const auto scores = Folder::judged(folder.sweep_run(who, value, seed), "sweep");
       if (!scores) return std::nullopt;
       const double score = score_named(*scores, sweep.metric);
-      sum += std::isfinite(score) ? score : std::numeric_limits<double>::infinity();
+      sum += std::isfinite(score) ? sign * score : worst;
     }
     if (sum < least || !best) least = sum, best = value;
   }

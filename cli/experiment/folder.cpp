@@ -25,6 +25,15 @@ void write_scores(const fs::path& path, const Scores& scores) {
   io::write_file_atomically(path, JsonObject().add("scores", values).text() + "\n");
 }
 
+struct Place {
+  std::string device = {};
+
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit(Field{.name = "device", .help = "where it is timed"}, device);
+  }
+};
+
 // Beside locks, and what a killed process had begun to write.
 bool holds_files(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
@@ -80,6 +89,23 @@ void Folder::write_step_seconds(const std::string& arm, double seconds) const {
   write_scores(path_ / arm / "step.json", {{"seconds", seconds}});
 }
 
+std::optional<std::string> Folder::device() const {
+  const fs::path path = path_ / "device.json";
+  if (!fs::exists(path)) return std::nullopt;
+  Place place;
+  io::read_json(io::read_json_text(path), place, path.string());
+  return place.device;
+}
+
+void Folder::keep_to(const std::string& device) const {
+  const std::optional<std::string> before = this->device();
+  if (before && *before != device)
+    throw UsageError(detail::concat("--device: ", path_.string(), " holds times of ", *before,
+                                    ", which go with no others: expected ", *before, ", got ", device));
+  Place place{.device = device};
+  if (!before) io::write_file_atomically(path_ / "device.json", io::write_json(place) + "\n");
+}
+
 void Folder::begin(const Experiment& experiment, bool resume) const {
   const fs::path file = path_ / "experiment.toml";
   if (fs::exists(file)) {
@@ -96,9 +122,8 @@ void Folder::begin(const Experiment& experiment, bool resume) const {
                                       "-o DIR for a new one, or change these back:", changed));
     return;
   }
-  if (fs::exists(path_) && holds_files(path_))
+  if (holds_files(path_))
     throw UsageError(path_.string() + ": expected a new or empty folder, got one with other files");
-  fs::create_directories(path_);
   io::write_file_atomically(file, experiment_text(experiment));
 }
 

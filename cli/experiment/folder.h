@@ -3,6 +3,7 @@
 //   experiment.toml        the file as it was resolved
 //   judge-SEED.safetensors a judge that has learnt
 //   floor.json             what the judge says of drawings
+//   device.json            where it is timed, if anything is
 //   ARM/seed-S/            the folder of a run (pom train), without its checkpoints once it is done
 //   ARM/seed-S/trained.json
 //   ARM/seed-S/judged-POINT.json
@@ -60,7 +61,12 @@ class Folder {
   std::optional<double> step_seconds(const std::string& arm) const;
   void write_step_seconds(const std::string& arm, double seconds) const;
 
-  // The folder is made, or goes on: refuses results of another experiment, and without `resume` any results.
+  // The device of its times; a second one is refused.
+  std::optional<std::string> device() const;
+  void keep_to(const std::string& device) const;
+
+  // The folder, which exists, is begun, or goes on: refuses results of another experiment, and without
+  // `resume` any results.
   void begin(const Experiment& experiment, bool resume) const;
 
  private:

@@ -12,6 +12,7 @@
 #include "cli/signals.h"
 #include "pom/eval/drawings.h"
 #include "pom/eval/judge.h"
+#include "pom/eval/scenes_eval.h"
 #include "pom/generate/engine.h"
 #include "pom/train/recipe.h"
 
@@ -47,6 +48,10 @@ std::unique_ptr<Judge> make_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_shapes_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_scenes_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_sprites_judge(const JudgeRoom& room);
+
+// What the judge of scenes asks in the run of a seed: scenes of as many objects as the recipe trains with.
+std::vector<eval::SceneQuestion> asked_scenes(const JudgeConfig& judge, const train::Recipe& recipe,
+                                              std::int64_t seed, std::int64_t count);
 
 // In place of a judge, for what is timed: the scores of one point, in one repetition.
 Scores time_figure1(const std::vector<std::string>& sets, const std::string& device,

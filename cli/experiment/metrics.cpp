@@ -12,17 +12,17 @@ namespace pom::cli::experiment {
 std::vector<Metric> metrics_of(std::string_view judge) {
   std::vector<Metric> metrics;
   if (judge == "sprites")
-    metrics = {{"kind", "shape, %", true},
-               {"hue", "colour, %", true},
-               {"direction", "direction, %", true},
-               {"kind_first", "shape, first frames, %", true},
-               {"kind_last", "shape, last frames, %", true},
-               {"steady", "same shape at both ends, %", true},
+    metrics = {{"kind", "shape, %", true, 2, true},
+               {"hue", "colour, %", true, 2, true},
+               {"direction", "direction, %", true, 2, true},
+               {"kind_first", "shape, first frames, %", true, 2, true},
+               {"kind_last", "shape, last frames, %", true, 2, true},
+               {"steady", "same shape at both ends, %", true, 2, true},
                {"speed_error", "error of speed", false, 3},
                {"misfit", "misfit", false, 4}};
   else if (judge == "figure1")
-    return {{"forward_ratio", "attention / PoM"},
-            {"training_ratio", "attention / PoM, training"},
+    return {{"forward_ratio", "attention / PoM", false, 2, true},
+            {"training_ratio", "attention / PoM, training", false, 2, true},
             {"forward_pom", "PoM, ms", false, 3},
             {"forward_attention", "attention, ms", false, 3},
             {"training_pom", "PoM, training, ms", false, 3},
@@ -38,27 +38,27 @@ std::vector<Metric> metrics_of(std::string_view judge) {
                {"frechet_infinity", "FD∞"},
                {"frechet_n", "FD of N"},
                {"frechet_random", "FD, random features"},
-               {"everything", "all right, %", true},
-               {"pairs", "shape and colour, %", true},
-               {"relations", "relations, %", true},
-               {"counts", "count, %", true},
-               {"fits", "clean, %", true},
-               {"read", "all right by the reader, %", true},
-               {"precision", "precision", false, 3},
-               {"recall", "recall", false, 3},
+               {"everything", "all right, %", true, 2, true},
+               {"pairs", "shape and colour, %", true, 2, true},
+               {"relations", "relations, %", true, 2, true},
+               {"counts", "count, %", true, 2, true},
+               {"fits", "clean, %", true, 2, true},
+               {"read", "all right by the reader, %", true, 2, true},
+               {"precision", "precision", false, 3, true},
+               {"recall", "recall", false, 3, true},
                {"misfit", "misfit", false, 4}};
   else
     metrics = {{"frechet", "FD"},
                {"frechet_infinity", "FD∞"},
                {"frechet_n", "FD of N"},
                {"frechet_random", "FD, random features"},
-               {"recognised", "recognised, %", true},
-               {"inception", "judge-IS"},
-               {"precision", "precision", false, 3},
-               {"recall", "recall", false, 3},
-               {"position", "position", false, 3},
-               {"size", "size", false, 3},
-               {"hue", "hue", false, 3}};
+               {"recognised", "recognised, %", true, 2, true},
+               {"inception", "judge-IS", false, 2, true},
+               {"precision", "precision", false, 3, true},
+               {"recall", "recall", false, 3, true},
+               {"position", "position", false, 3, true},
+               {"size", "size", false, 3, true},
+               {"hue", "hue", false, 3, true}};
   metrics.push_back({"validation_loss", "validation loss", false, 4});
   return metrics;
 }

@@ -12,6 +12,7 @@ struct Metric {
   std::string name, title;
   bool percent = false;  // a share, shown in percent
   int digits = 2;        // after the point
+  bool higher = false;   // is better; else lower
 };
 
 // By the order of their columns; the last is the loss that a training ends with.

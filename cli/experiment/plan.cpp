@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
+#include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
 #include <sstream>
@@ -55,6 +56,11 @@ void take_equal(Arm& arm, const std::string& value) {
   arm.equal_to = split(value.substr(colon + 1), '+');
 }
 
+void take_judged(Arm& arm, const std::string& value) {
+  check(value == "yes" || value == "no", "arms: ", arm.name, ": judged: expected yes or no, got ", value);
+  arm.judged = value == "yes";
+}
+
 Arm arm_of(const std::string& text) {
   const Entry entry = parse_entry(text, "arms");
   Arm arm{.name = entry.name};
@@ -71,21 +77,46 @@ Arm arm_of(const std::string& text) {
     else if (field == "steps")
       take_equal(arm, value);
     else if (field == "judged")
-      arm.judged = value != "no";
+      take_judged(arm, value);
     else
       arm.sets.push_back(word);
   }
   return arm;
 }
 
+// The whole of it, and finite; else nothing.
+std::optional<double> number_of(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || at != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// "number 1" is one word more than the name of a row.
+void take_number(std::vector<std::string>& words, Test& test) {
+  if (words.size() < 4 || words[2] != "number") return;
+  test.constant = number_of(words[3]);
+  check(test.constant.has_value(), "tests: \"", test.text, "\": expected a number, got ", words[3]);
+  words.erase(words.begin() + 2);
+}
+
+double margin_of(const std::string& text, const std::string& percent) {
+  const double value = number_of(percent).value_or(0);
+  check(value > 0 && value < 100, "tests: \"", text, "\": expected a margin above 0 % and below 100 %, got ",
+        percent);
+  return value / 100;
+}
+
 Test test_of(const std::string& text) {
   const Entry entry = parse_entry(text, "tests");
-  const std::vector<std::string>& words = entry.words;
+  std::vector<std::string> words = entry.words;
   Test test{.text = text, .metric = entry.name};
   using Kind = Test::Kind;
   if (words == std::vector<std::string>{"falls"}) return test.kind = Kind::falls, test;
   if (words == std::vector<std::string>{"rises"}) return test.kind = Kind::rises, test;
   if (words == std::vector<std::string>{"lowest", "inside"}) return test.kind = Kind::inside, test;
+  take_number(words, test);
   const std::map<std::string, Kind> plain = {{"<", Kind::below}, {">", Kind::above}},
                                     margins = {{"=", Kind::within},
                                                {"<=", Kind::not_above},
@@ -98,8 +129,7 @@ Test test_of(const std::string& text) {
         "\"falls\", \"rises\" or \"lowest inside\", got \"", text, "\"");
   test.a = words[0], test.b = words[2];
   test.kind = within ? margins.at(words[1]) : plain.at(words[1]);
-  if (within) test.margin = std::atof(words[4].c_str()) / 100;
-  check(!within || test.margin > 0, "tests: \"", text, "\": expected a margin above 0 %");
+  if (within) test.margin = margin_of(text, words[4]);
   return test;
 }
 
@@ -110,10 +140,18 @@ void check_names(const Things& things, std::string_view field) {
     check(names.insert(thing.name).second, field, ": expected each name once, got ", thing.name, " twice");
 }
 
+// What the folder of results holds beside arms.
+void check_arm_name(const std::string& name) {
+  const std::set<std::string> taken = {"sweep",      "sheets",       "experiment.toml", "device.json",
+                                       "floor.json", "results.json", "table.md",        "plot.svg"};
+  check(!taken.contains(name), "arms: expected another name than one of the folder's own, got ", name);
+}
+
 // Arms that an arm builds on come before it, so that going through them in order is enough.
 void check_arms(const Plan& plan) {
   std::set<std::string> before;
   for (const Arm& arm : plan.arms) {
+    check_arm_name(arm.name);
     std::vector<std::string> others = arm.equal_to;
     for (const std::string& other : {arm.from, arm.model, arm.sweep})
       if (!other.empty()) others.push_back(other);
@@ -122,6 +160,9 @@ void check_arms(const Plan& plan) {
             other);
     check(arm.model.empty() || (arm.from.empty() && arm.equal.empty()), "arms: ", arm.name,
           ": model: an arm without a training of its own has neither from nor steps");
+    const bool sweeps = !plan.file().sweep.field.empty() && arm.trains() && arm.sweep.empty();
+    check(!sweeps || arm.from.empty(), "arms: ", arm.name,
+          ": from: an arm that chooses for itself starts from nothing; give it sweep=ARM");
     before.insert(arm.name);
   }
 }
@@ -136,12 +177,13 @@ void add_rows(Plan& plan) {
     }
 }
 
-// "4096 > 1": a number that is no row's name.
+// "small > 1": a number that is no row's name. Where points are numbers it may be that of one that is gone.
 void take_constant(const Plan& plan, Test& test) {
-  if (test.b.empty() || std::ranges::find(plan.rows, test.b, &Row::name) != plan.rows.end()) return;
-  char* end = nullptr;
-  const double value = std::strtod(test.b.c_str(), &end);
-  if (*end == '\0') test.constant = value;
+  if (test.b.empty() || test.constant) return;
+  if (std::ranges::find(plan.rows, test.b, &Row::name) != plan.rows.end()) return;
+  test.constant = number_of(test.b);
+  check(!test.constant || plan.file().axis != "point", "tests: \"", test.text, "\": no row is named ", test.b,
+        "; a number is written \"number ", test.b, "\" where points are numbers too");
 }
 
 void check_tests(const Plan& plan) {
@@ -182,6 +224,13 @@ void check_recipes(const Plan& plan) {
   }
 }
 
+void check_seeds(const File& file) {
+  for (const std::vector<std::int64_t>& seeds : {file.seeds, file.sweep.seeds})
+    for (const std::int64_t seed : seeds)
+      check(seed >= 1 && seed <= most_seed, "seeds: expected 1 to ", most_seed,
+            ", the others are the judge's own, got ", seed);
+}
+
 template <class Named>
 std::size_t index_named(const std::vector<Named>& all, const std::string& name, std::string_view field) {
   std::vector<std::string> names;
@@ -213,6 +262,10 @@ std::int64_t Plan::sweep_trainings() const {
   return own * std::ssize(sweep.values) * std::ssize(sweep.seeds);
 }
 
+bool Plan::keeps_to_one_device() const {
+  return file().timed() || std::ranges::find(arms, "seconds", &Arm::equal) != arms.end();
+}
+
 Plan make_plan(const Experiment& experiment) {
   Plan plan{.experiment = experiment, .arms = {}, .points = {}, .rows = {}, .tests = {}};
   const File& file = experiment.file;
@@ -236,6 +289,7 @@ Plan make_plan(const Experiment& experiment) {
   for (Test& test : plan.tests) take_constant(plan, test);
   check_tests(plan);
   if (file.timed()) return plan;
+  check_seeds(file);
   check_recipes(plan);
   for (const Point& point : plan.points) request_of(point);
   return plan;

@@ -38,16 +38,17 @@ struct Row {
 };
 
 // What was stated before. "A > B": the mean of A is above that of B, by a paired t-test with Holm's
-// correction over all of these. "A = B within 10 %": by two one-sided tests; "A <= B within 10 %": not worse
-// by more, by one of them. "falls", "rises" with the axis:
-// the slope of each seed in the logarithm (of points: Kendall's tau) has an interval without 0. "lowest
-// inside": the best point, chosen on the other seeds, is below both ends.
+// correction over all of these. "A = B within 10 %": A is below 1.1 B and above 0.9 B, by two one-sided
+// tests; "A <= B within 10 %": not worse by more, by one of them. "number 1" may stand for B, where points
+// have other names than numbers also 1. "falls", "rises" with the axis: the slope of each seed in the
+// logarithm (of points: Kendall's tau) has an interval without 0. "lowest inside": the best point, chosen on
+// the other seeds, is below both ends.
 struct Test {
   enum class Kind { above, below, within, not_above, not_below, falls, rises, inside };
   Kind kind = Kind::above;
   std::string text, metric, a = {}, b = {};
   std::optional<double> constant = {};  // in place of row b
-  double margin = 0;                    // a share of B's mean
+  double margin = 0;                    // a share of B
 };
 
 struct Plan {
@@ -62,6 +63,8 @@ struct Plan {
   std::size_t row_named(const std::string& name) const;
   std::int64_t trainings() const;  // without those of the sweep
   std::int64_t sweep_trainings() const;
+  // Times decide, or say how long arms train: those of two devices are not put together.
+  bool keeps_to_one_device() const;
 };
 
 // Every mistake in the file is found here.

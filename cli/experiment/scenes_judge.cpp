@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using eval::SceneQuestion, eval::SceneReader;
 
 // Questions of a seed of their own, which no training has.
-constexpr std::int64_t of_reference = 900, of_floor = 901;
+constexpr std::int64_t of_reference = most_seed + 1, of_floor = most_seed + 2;
 
 class ScenesJudge : public Judge {
  public:
@@ -57,8 +57,7 @@ class ScenesJudge : public Judge {
   }
 
   std::vector<SceneQuestion> questions_of(std::int64_t seed, std::int64_t count) const {
-    const auto key = static_cast<std::uint64_t>(room_.config.seed * 1000 + seed) + 0x7363656e650000ull;
-    return eval::scene_questions({"training"}, key, count);
+    return asked_scenes(room_.config, room_.recipe, seed, count);
   }
 
   at::Tensor sample(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -111,6 +110,12 @@ class ScenesJudge : public Judge {
 };
 
 }  // namespace
+
+std::vector<SceneQuestion> asked_scenes(const JudgeConfig& judge, const train::Recipe& recipe,
+                                        std::int64_t seed, std::int64_t count) {
+  const auto key = static_cast<std::uint64_t>(judge.seed * 1000 + seed) + 0x7363656e650000ull;
+  return eval::scene_questions({"training"}, key, count, data::scene_options_of(recipe.data));
+}
 
 std::unique_ptr<Judge> make_scenes_judge(const JudgeRoom& room) {
   return std::make_unique<ScenesJudge>(room);

@@ -2,6 +2,7 @@
 // and at its first and last frames alone. N clips of F frames.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <ATen/Parallel.h>
 
@@ -112,10 +113,10 @@ class SpritesJudge : public Judge {
       if (look.whole.found) misfit += look.whole.misfit, ++found;
     }
     const auto count = static_cast<double>(seen.size());
-    return {{"kind", kind / count},           {"hue", hue / count},
-            {"direction", direction / count}, {"kind_first", first / count},
-            {"kind_last", last / count},      {"steady", steady / count},
-            {"speed_error", error / count},   {"misfit", misfit / std::max(found, 1.0)}};
+    if (found == 0) misfit = std::numeric_limits<double>::quiet_NaN();  // and not the best there is
+    return {{"kind", kind / count},         {"hue", hue / count},        {"direction", direction / count},
+            {"kind_first", first / count},  {"kind_last", last / count}, {"steady", steady / count},
+            {"speed_error", error / count}, {"misfit", misfit / found}};
   }
 
   // The first clips, a row each.

@@ -52,13 +52,15 @@ std::string heading(const Plan& plan, const Results& results) {
   if (file.timed())
     return text + detail::concat(file.seeds.size(),
                                  " repetitions of each row, in turns; ± is half of the 95 % ",
-                                 "interval of their mean (Student's t).\n", incomplete_text(results), "\n");
+                                 "interval of their mean (Student's t). Timed on ", results.device, ".\n",
+                                 incomplete_text(results), "\n");
   text += detail::concat(plan.trainings(), " trainings, seeds");
   for (const std::int64_t seed : file.seeds) text += detail::concat(" ", seed);
   text += detail::concat("; the judge of ", judge.kind, " (seed ", judge.seed, ") looks at ", judge.count,
                          " samples of each, with the same noise and questions for all rows of a seed");
   if (judge.kind != "sprites") text += detail::concat(", and at ", judge.reference, " drawings");
   text += ". ± is half of the 95 % interval of the mean over seeds (Student's t).\n";
+  if (!results.device.empty()) text += detail::concat("Seconds are those of ", results.device, ".\n");
   return text + incomplete_text(results) + "\n";
 }
 
@@ -126,13 +128,13 @@ std::string fits_text(const Results& results) {
   std::string text;
   for (const ScalingFit& fit : results.fits) {
     char line[512];
-    std::snprintf(line, sizeof line,
-                  "%s = %.4g %+.4g ln(MACs), R² %.3f, slope %.4g to %.4g; = %.4g + %.4g MACs^-%.3g, R² %.3f, "
-                  "exponent %.3g to %.3g (95 %%, runs drawn again).\n",
-                  fit.metric.c_str(), fit.log.intercept, fit.log.slope, fit.log.r2, fit.slope.low,
-                  fit.slope.high, fit.power.floor, fit.power.scale, fit.power.exponent, fit.power.r2,
-                  fit.exponent.low, fit.exponent.high);
+    std::snprintf(line, sizeof line, "%s = %.4g %+.4g ln(MACs), R² %.3f; = %.4g + %.4g MACs^-%.3g, R² %.3f",
+                  fit.metric.c_str(), fit.log.intercept, fit.log.slope, fit.log.r2, fit.power.floor,
+                  fit.power.scale, fit.power.exponent, fit.power.r2);
     text += line;
+    std::snprintf(line, sizeof line, "; slope %.4g to %.4g, exponent %.3g to %.3g (95 %%, runs drawn again)",
+                  fit.slope.low, fit.slope.high, fit.exponent.low, fit.exponent.high);
+    text += (fit.seeds < 2 ? std::string() : line) + std::string(".\n");
   }
   return text.empty() ? text : "\nFits of the means: " + text;
 }
@@ -147,8 +149,8 @@ std::string remarks(const Plan& plan, const Results& results) {
     text += "\n";
   }
   if (!results.rankings.empty()) {
-    text += detail::concat("\nOrders of the rows, Kendall's tau with that by ", results.metrics.front().title,
-                           ":");
+    text += detail::concat("\nOrders of the rows from best to worst, Kendall's tau with that by ",
+                           results.metrics.front().title, ":");
     for (const auto& [name, tau] : results.rankings)
       text +=
           detail::concat(" ", metric_named(results.metrics, name).title, " ", number_text("%+.2f", tau), ";");
@@ -229,10 +231,10 @@ std::string results_json(const Plan& plan, const Results& results) {
   JsonObject floor, swept;
   for (const auto& [name, value] : results.floor) floor.add(name, value);
   for (const auto& [arm, value] : results.swept) swept.add(arm, value);
-  return JsonObject()
-      .add("experiment", plan.experiment.name)
-      .add("quick", plan.experiment.quick)
-      .add("version", build_info().version)
+  JsonObject json;
+  json.add("experiment", plan.experiment.name).add("quick", plan.experiment.quick);
+  if (!results.device.empty()) json.add("device", results.device);
+  return json.add("version", build_info().version)
       .add("complete", results.complete())
       .add("done", results.done)
       .add("all", results.all)

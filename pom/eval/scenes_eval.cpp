@@ -33,11 +33,10 @@ const std::vector<std::string>& scene_splits() {
 }
 
 std::vector<SceneQuestion> scene_questions(const std::vector<std::string>& splits, std::uint64_t seed,
-                                           std::int64_t count) {
+                                           std::int64_t count, data::SceneOptions options) {
   std::vector<SceneQuestion> questions;
   for (const std::string& name : splits) {
     const std::int64_t split = scene_split_named(name);
-    data::SceneOptions options;
     options.split = name;
     for (std::int64_t i = 0; i < count; ++i) {
       data::Scene scene = data::scene_at(options, seed_of_scenes(seed), i);

@@ -25,10 +25,10 @@ struct SceneQuestion {
   std::string caption;
 };
 
-// `count` of each of these splits. A question is the same whichever others are asked, and no training of that
-// seed has its scene.
+// `count` of each of these splits, of scenes as `options` say but for their split. A question is the same
+// whichever others are asked, and no training of that seed has its scene.
 std::vector<SceneQuestion> scene_questions(const std::vector<std::string>& splits, std::uint64_t seed,
-                                           std::int64_t count);
+                                           std::int64_t count, data::SceneOptions options = {});
 
 // The questions' own scenes, drawn: (N, 3, H, W) uint8.
 at::Tensor draw_scenes(std::span<const SceneQuestion> questions, const Canvas& canvas);

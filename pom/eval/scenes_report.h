@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ struct SceneScores {
   std::int64_t read_alike = 0, read_twice = 0;  // pictures that both judges saw, and read alike
 
   void add(const SceneQuestion& question, const SceneVerdict& verdict);
-  double mean_misfit() const { return found > 0 ? misfits / static_cast<double>(found) : 0; }
+  double mean_misfit() const {  // not a number where nothing was found
+    return found > 0 ? misfits / static_cast<double>(found) : std::numeric_limits<double>::quiet_NaN();
+  }
   double mean_residue() const { return pictures > 0 ? residues / static_cast<double>(pictures) : 0; }
 };
 

@@ -1,5 +1,6 @@
 """`pom experiment`: from a file to the table, also after kill -9; and what is wrong with a file."""
 
+import fcntl
 import json
 import random
 import re
@@ -174,6 +175,28 @@ def test_clips(tmp_path):
     rows = rows_of(result.stdout)
     assert list(rows) == ["none", "block-causal", "window-3", "drawings"]
     assert float(rows["drawings"]["shape, %"]) > 80 > float(rows["none"]["shape, %"])
+
+
+def test_times_are_of_one_device(tmp_path):
+    """`--resume` on another device; a stream is timed on the CPU alone."""
+    out = tmp_path / "out"
+    words = ["--quick", "-q", "-o", out, "--set", "seeds=[1]"]
+    refused = experiment("streaming", *words, "--device", "cuda")
+    assert refused.returncode == 2 and "expected cpu where a stream is timed" in refused.stderr
+    first = experiment("streaming", *words, "--json")
+    assert first.returncode == 0 and json.loads(first.stdout)["device"] == "cpu", first.stderr
+    assert "Timed on cpu." in (out / "table.md").read_text()
+    (out / "device.json").write_text('{"device": "cuda:0"}')
+    other = experiment("streaming", *words, "--resume")
+    assert other.returncode == 2 and "expected cuda:0, got cpu" in other.stderr
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = tiny("guidance", "-o", tmp_path)
+    assert result.returncode == 1 and "is held by" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_another_experiment_is_refused(degrees):

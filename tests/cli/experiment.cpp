@@ -1,8 +1,13 @@
 // Tests of what an experiment's file means and of what its results say, on results that are made up.
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <gtest/gtest.h>
 
+#include "cli/command.h"
 #include "cli/experiment/analysis.h"
+#include "cli/experiment/judge.h"
+#include "cli/experiment/runner.h"
 #include "cli/experiment/table.h"
 
 namespace pom::cli::experiment {
@@ -93,6 +98,161 @@ TEST(Experiment, MarginsAreSharesOfTheOther) {
   const std::vector<bool> expected = {true, false, true, false, true};
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_EQ(results.findings[i].holds, expected[i]) << results.findings[i].test.text;
+}
+
+// scipy.stats.ttest_1samp of a - 1.05 b (below 0) and of a - 0.95 b (above 0).
+TEST(Experiment, MarginsDoNotComeFromTheData) {
+  const Plan plan = make_plan(
+      small_experiment(two_arms, {"frechet: one = two within 5 %", "frechet: one <= two within 5 %",
+                                  "frechet: one >= two within 5 %", "frechet: one <= number -1 within 5 %"}));
+  const Results results = analysed(plan, {{10.2, 14.1, 8.9, 12.0, 11.1}, {10.0, 14.4, 8.6, 12.3, 10.9}});
+  EXPECT_NEAR(results.findings[0].p, 0.019155585853386812, 1e-9);
+  EXPECT_NEAR(results.findings[1].p, 0.019155585853386812, 1e-9);
+  EXPECT_NEAR(results.findings[2].p, 0.0014381098163693806, 1e-9);
+  EXPECT_TRUE(results.findings[0].text.starts_with("one less 1.05 × two: ")) << results.findings[0].text;
+  EXPECT_NE(results.findings[0].text.find("; one less 0.95 × two: "), std::string::npos);
+  EXPECT_FALSE(results.findings[3].known);  // a share of what is not above 0
+}
+
+TEST(Experiment, OrdersOfRowsAreFromBestToWorst) {
+  const Plan plan = make_plan(small_experiment({"a:", "b: network.order=1", "c: network.order=3"}, {}));
+  Results results;
+  results.metrics = metrics_of("shapes");
+  for (double i = 0; i < 3; ++i) {
+    RowResult& row = results.rows.emplace_back();
+    row.name = plan.rows[static_cast<std::size_t>(i)].name;
+    row.runs[1] = {{"frechet", 3 - i}, {"recognised", i}, {"frechet_n", 3 - i}, {"validation_loss", i}};
+  }
+  analyse(plan, results);
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"frechet_n", 1}, {"recognised", 1}, {"validation_loss", -1}};
+  EXPECT_EQ(results.rankings, expected);
+}
+
+class ExperimentFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::path(testing::TempDir()) / "pom-experiment-folder";
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+  std::filesystem::path path_;
+};
+
+TEST_F(ExperimentFolder, ASweepChoosesWhatIsBetter) {
+  const Folder folder(path_);
+  const Scores low = {{"frechet", 1}, {"inception", 1}}, high = {{"frechet", 2}, {"inception", 2}};
+  Folder::write_judged(folder.sweep_run("a", "0.1", 101), "sweep", low);
+  Folder::write_judged(folder.sweep_run("a", "0.2", 101), "sweep", high);
+  Folder::write_judged(folder.sweep_run("a", "0.3", 101), "sweep", {{"inception", std::nan("")}});
+  const auto chosen = [&](const std::string& metric) {
+    Experiment experiment = small_experiment({"a:"}, {});
+    SweepConfig& sweep = experiment.file.sweep;
+    sweep.field = "optimizer.lr", sweep.values = {"0.1", "0.2", "0.3"}, sweep.seeds = {101};
+    sweep.metric = metric;
+    const Plan plan = make_plan(experiment);
+    return swept_value(plan, folder, plan.arms.front()).value();
+  };
+  EXPECT_EQ(chosen("frechet"), "0.1");
+  EXPECT_EQ(chosen("inception"), "0.2");
+}
+
+TEST_F(ExperimentFolder, TimesAreOfOneDevice) {
+  const Folder folder(path_);
+  EXPECT_FALSE(folder.device());
+  folder.keep_to("cuda:0");
+  EXPECT_NO_THROW(folder.keep_to("cuda:0"));
+  EXPECT_THROW(folder.keep_to("cpu"), UsageError);
+  EXPECT_EQ(folder.device(), "cuda:0");
+  EXPECT_TRUE(make_plan(small_experiment({"a:", "b: steps=seconds:a"}, {})).keeps_to_one_device());
+  EXPECT_FALSE(make_plan(small_experiment({"a:", "b: steps=flops:a"}, {})).keeps_to_one_device());
+}
+
+TEST(Experiment, ScenesAreAskedAsTheRecipeDrawsThem) {
+  train::Recipe recipe;
+  const auto most = [&](std::int64_t objects) {
+    recipe.data.scenes.objects = objects;
+    std::size_t found = 0;
+    for (const eval::SceneQuestion& q : asked_scenes({}, recipe, 1, 100))
+      found = std::max(found, q.scene.objects.size());
+    return found;
+  };
+  EXPECT_EQ(most(2), 2u);
+  EXPECT_EQ(most(4), 4u);
+}
+
+TEST(Experiment, WhatIsNoNumberIsLeftOutOfMeans) {
+  RowResult row;
+  row.runs[1] = {{"misfit", std::nan("")}}, row.runs[2] = {{"misfit", 3}};
+  EXPECT_EQ(row.mean("misfit")->mean, 3);
+  EXPECT_EQ(row.mean("misfit")->count, 1);
+}
+
+// What make_plan says of an experiment.
+std::string mistake_of(const Experiment& experiment) {
+  try {
+    make_plan(experiment);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Experiment, ConstantsAreNumbers) {
+  const std::vector<std::string> points = {"1: omega=1", "2: omega=2"};
+  const auto of_points = [&](const std::string& test) {
+    return mistake_of(small_experiment({"a:"}, {test}, points, "point"));
+  };
+  const auto of_arms = [&](const std::string& test) {
+    return mistake_of(small_experiment(two_arms, {test}));
+  };
+  EXPECT_EQ(of_points("frechet: 2 > 1"), "");
+  EXPECT_EQ(of_points("frechet: 2 > number 3"), "");
+  EXPECT_NE(of_points("frechet: 2 > 3").find("no row is named 3"), std::string::npos);
+  EXPECT_EQ(of_arms("frechet: one > 3.5"), "");
+  EXPECT_EQ(of_arms("frechet: one = number 3 within 2.5 %"), "");
+  for (const char* text : {"nan", "inf", "10x", "number nan", "number 10x"})
+    EXPECT_NE(of_arms(std::string("frechet: one > ") + text), "") << text;
+  for (const char* share : {"nan", "inf", "10x", "0", "-5", "100"})
+    EXPECT_NE(of_arms(std::string("frechet: one = two within ") + share + " %").find("expected a margin"),
+              std::string::npos)
+        << share;
+}
+
+TEST(Experiment, ArmsThatCannotBe) {
+  const auto says = [](std::vector<std::string> arms, const char* text, const std::string& swept = {}) {
+    Experiment experiment = small_experiment(std::move(arms), {});
+    SweepConfig& sweep = experiment.file.sweep;
+    sweep.field = swept, sweep.values = {"0.1"}, sweep.seeds = {101}, sweep.metric = "frechet";
+    return mistake_of(experiment).find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(says({"a: judged=maybe"}, "expected yes or no, got maybe"));
+  EXPECT_TRUE(says({"sweep:"}, "got sweep"));
+  EXPECT_TRUE(says({"sheets:"}, "got sheets"));
+  EXPECT_TRUE(says({"a:", "b: from=a"}, "give it sweep=ARM", "optimizer.lr"));
+  EXPECT_FALSE(says({"a:", "b: from=a sweep=a"}, "sweep", "optimizer.lr"));
+  EXPECT_FALSE(says({"a:", "b: from=a"}, "sweep"));
+}
+
+TEST(Experiment, SeedsAreNotTheJudges) {
+  for (const std::int64_t seed : {0, 900, 901, 1001}) {
+    Experiment experiment = small_experiment({"a:"}, {});
+    experiment.file.seeds = {1, seed};
+    EXPECT_NE(mistake_of(experiment).find("the judge's own"), std::string::npos) << seed;
+  }
+}
+
+TEST(Experiment, FitsOfOneSeedHaveNoInterval) {
+  const Plan plan = make_plan(small_experiment(
+      {"s: network.dim=16", "m: network.dim=32", "l: network.dim=64"}, {"frechet: falls"}, {}, "macs"));
+  const auto table = [&](const std::vector<std::vector<double>>& values) {
+    return table_text(plan, analysed(plan, values));
+  };
+  EXPECT_NE(table({{30, 31}, {20, 22}, {11, 10}}).find("runs drawn again"), std::string::npos);
+  const std::string single = table({{30}, {20}, {11}});
+  EXPECT_NE(single.find("Fits of the means"), std::string::npos);
+  EXPECT_EQ(single.find("runs drawn again"), std::string::npos);
 }
 
 TEST(Experiment, TrendsAgainstMultiplyAdds) {

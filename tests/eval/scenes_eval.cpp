@@ -1,6 +1,8 @@
 // Tests of what a model for scenes is asked, and of how the answers are counted.
 #include "pom/eval/scenes_eval.h"
 
+#include <algorithm>
+#include <cmath>
 #include <gtest/gtest.h>
 #include <set>
 
@@ -40,6 +42,22 @@ TEST(SceneQuestions, DependOnTheSeedAndOnNothingElse) {
   EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin() + 8));
   EXPECT_NE(few, captions({"new_pairs"}, 2, 5));
   EXPECT_THROW(captions({"new_both"}, 1, 1), Error);
+}
+
+TEST(SceneQuestions, HaveAsManyObjectsAsTheyMay) {
+  const auto most = [](std::int64_t objects) {
+    std::size_t found = 0;
+    for (const SceneQuestion& q : scene_questions(scene_splits(), 3, 40, {.objects = objects}))
+      found = std::max(found, q.scene.objects.size());
+    return found;
+  };
+  EXPECT_EQ(most(2), 2u);
+  EXPECT_EQ(most(4), 4u);
+}
+
+TEST(SceneTable, NothingFoundHasNoMisfit) {
+  EXPECT_TRUE(std::isnan(SceneScores().mean_misfit()));
+  EXPECT_EQ((SceneScores{.found = 4, .misfits = 1}.mean_misfit()), 0.25);
 }
 
 TEST(SceneTable, AddsUp) {
