@@ -42,7 +42,7 @@ fs::path clip_path(const fs::path& folder, const std::string& prompt, std::int64
       throw UsageError(detail::concat("--vbench: expected prompts that can be names of files, got \"",
                                       shown(prompt, 80), "\", which has ",
                                       c == '/' ? "a slash" : "a control character"));
-  if (name.size() > NAME_MAX)
+  if (prompt.size() > NAME_MAX - 8)  // room for two digits, and the same whatever the index
     throw UsageError(detail::concat("--vbench: expected prompts of at most ", NAME_MAX - 8, " bytes, got ",
                                     prompt.size(), ": \"", shown(prompt, 60), "\""));
   return folder / name;

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/cat.h>
 
+#include "cli/command.h"
 #include "cli/output_names.h"
 #include "cli/terminal.h"
 #include "pom/base/error.h"
@@ -30,7 +31,13 @@ eval::SceneReader train_reader(const EvalOptions& options, const eval::Canvas& c
 eval::SceneReader find_reader(const EvalOptions& options, const eval::Canvas& canvas,
                               const StopSignals& signals) {
   const std::filesystem::path file = options.judge;
-  if (std::filesystem::exists(file)) return eval::SceneReader::read(file, canvas);
+  const EvalOptions plain;
+  if (std::filesystem::exists(file)) {
+    if (options.judge_steps != plain.judge_steps || options.judge_seed != plain.judge_seed)
+      throw UsageError(detail::concat("--judge: ", file.string(), " is trained already: --judge-steps and ",
+                                      "--judge-seed are for a new file"));
+    return eval::SceneReader::read(file, canvas);
+  }
   eval::SceneReader reader = train_reader(options, canvas, signals);
   make_folder_of(file);
   reader.write(file);
@@ -41,7 +48,7 @@ eval::SceneReader find_reader(const EvalOptions& options, const eval::Canvas& ca
 
 SceneNetwork::SceneNetwork(const EvalOptions& options, const eval::Canvas& canvas, const StopSignals& signals)
     : reader_(find_reader(options, canvas, signals)), rates_(eval::held_out_rates(reader_)) {
-  constexpr double trusted = 0.97;
+  constexpr double trusted = 0.95;
   if (rates_.everything < trusted)
     say(detail::concat("the network itself reads ", 100 * rates_.everything,
                        " % of new drawings without a mistake: more --judge-steps make a better one"));

@@ -16,6 +16,7 @@
 #include "pom/base/error.h"
 #include "pom/eval/feature_scores.h"
 #include "pom/eval/one_thread.h"
+#include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/io/clip.h"
 
@@ -137,10 +138,7 @@ ClipDistance clip_distance(const ClipRows& made, const at::Tensor& reference) {
   });
   distance.value = found[0];
   if (!many) return distance;
-  double mean = 0, squares = 0;
-  for (std::size_t i = 1; i < found.size(); ++i) mean += found[i] / clip_tenths;
-  for (std::size_t i = 1; i < found.size(); ++i) squares += (found[i] - mean) * (found[i] - mean);
-  distance.deviation = std::sqrt(squares * (clip_tenths - 1) / clip_tenths);
+  distance.deviation = jackknife_deviation(std::span(found).subspan(1));
   return distance;
 }
 

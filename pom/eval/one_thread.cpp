@@ -47,10 +47,10 @@ void each_in_one_thread(std::int64_t count, std::int64_t at_once,
     }
   };
   const std::int64_t workers = std::min({std::int64_t{kept.threads()}, at_once, count});
-  std::vector<std::thread> others;
+  std::vector<std::jthread> others;  // those that start are joined if another does not
   for (std::int64_t i = 1; i < workers; ++i) others.emplace_back(go);
   go();
-  for (std::thread& other : others) other.join();
+  others.clear();
   if (error) std::rethrow_exception(error);
 }
 

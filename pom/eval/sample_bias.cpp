@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -29,17 +28,22 @@ std::vector<double> distances_of(const std::vector<Subset>& subsets, const Dista
   return found;
 }
 
-void add_halves(std::vector<Subset>& subsets, const at::Tensor& x) {
-  for (const std::int64_t first : {0, 1})
-    subsets.emplace_back([&x, first] { return x.slice(0, first, std::nullopt, 2); });
+// The samples' numbers in another order, always the same: theirs may be that of their classes, which no half
+// and no tenth may have more of than another.
+at::Tensor mixed_order(std::int64_t count) {
+  return at::tensor(NumpyRandom(static_cast<std::uint32_t>(infinity_seed)).permutation(count), at::kLong);
 }
 
-void add_tenths(std::vector<Subset>& subsets, const at::Tensor& x) {
+void add_halves(std::vector<Subset>& subsets, const at::Tensor& x, const at::Tensor& order) {
+  for (const std::int64_t first : {0, 1})
+    subsets.emplace_back(
+        [&x, &order, first] { return x.index_select(0, order.slice(0, first, std::nullopt, 2)); });
+}
+
+void add_tenths(std::vector<Subset>& subsets, const at::Tensor& x, const at::Tensor& order) {
   for (std::int64_t i = 0; i < tenths; ++i)
-    subsets.emplace_back([&x, i] {
-      const at::Tensor number = at::arange(x.size(0), at::kLong).remainder(tenths);
-      return x.index_select(0, (number != i).nonzero().flatten());
-    });
+    subsets.emplace_back(
+        [&x, &order, i] { return x.index_select(0, (order.remainder(tenths) != i).nonzero().flatten()); });
 }
 
 // All but the last size, which is that of all.
@@ -50,13 +54,6 @@ void add_sizes(std::vector<Subset>& subsets, const at::Tensor& x) {
     subsets.emplace_back([&x, chosen = random.choice(x.size(0), *size)] {
       return x.index_select(0, at::tensor(chosen, at::kLong));
     });
-}
-
-double jackknife(const double* without) {
-  double mean = 0, squares = 0;
-  for (std::int64_t i = 0; i < tenths; ++i) mean += without[i] / tenths;
-  for (std::int64_t i = 0; i < tenths; ++i) squares += (without[i] - mean) * (without[i] - mean);
-  return std::sqrt(squares * (tenths - 1) / tenths);
 }
 
 // Where the line through (1/n, distance) meets 1/n = 0: least squares.
@@ -76,6 +73,14 @@ double at_infinity(const std::vector<std::int64_t>& sizes, const std::vector<dou
 
 }  // namespace
 
+double jackknife_deviation(std::span<const double> without) {
+  const auto parts = static_cast<double>(without.size());
+  double mean = 0, squares = 0;
+  for (const double value : without) mean += value / parts;
+  for (const double value : without) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares * (parts - 1) / parts);
+}
+
 std::vector<std::int64_t> infinity_sizes(std::int64_t count) {
   const double first = static_cast<double>(count) / 10, step = (static_cast<double>(count) - first) / 14;
   std::vector<std::int64_t> sizes;
@@ -93,14 +98,15 @@ SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& d
   const std::int64_t count = features.size(0);
   const bool halves = count >= 4, many = count >= 2 * tenths;
   std::vector<Subset> subsets = {[&] { return features; }};
-  if (halves) add_halves(subsets, features);
-  if (many) add_tenths(subsets, features);
+  const at::Tensor order = mixed_order(count);
+  if (halves) add_halves(subsets, features, order);
+  if (many) add_tenths(subsets, features, order);
   if (many) add_sizes(subsets, features);
   const std::vector<double> found = distances_of(subsets, distance);
   SampledDistance result{.all = found[0]};
   if (halves) result.unbiased = 2 * found[0] - (found[1] + found[2]) / 2;
   if (!many) return result;
-  result.deviation = jackknife(&found[3]);
+  result.deviation = jackknife_deviation(std::span(found).subspan(3, tenths));
   std::vector<double> line(found.begin() + 3 + tenths, found.end());
   line.push_back(found[0]);
   result.infinity = at_infinity(infinity_sizes(count), line);

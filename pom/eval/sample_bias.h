@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct SampledDistance {
 
 // Bits that depend on the features alone and not on the number of threads.
 SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& distance);
+
+// Of a number, from the numbers without each part of the samples in turn.
+double jackknife_deviation(std::span<const double> without);
 
 // 15 sizes from N/10 to N, evenly; each is drawn without replacement with numpy's RandomState of this seed.
 inline constexpr std::int64_t infinity_points = 15, infinity_seed = 2020;

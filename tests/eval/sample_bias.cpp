@@ -74,6 +74,15 @@ TEST(SampledDistance, AtInfinityIsTheEndOfALine) {
   EXPECT_EQ(d.all, 2.5 + 3. / 200);
 }
 
+// Every second sample is of another class: halves by their places would be one class each.
+TEST(SampledDistance, MixesWhatIsInOrder) {
+  const at::Tensor x = at::arange(400, at::kDouble).remainder(2).mul(2).sub(1).unsqueeze(1);
+  const auto square = [](const at::Tensor& y) { return y.mean().square().item<double>(); };
+  const SampledDistance d = sampled_distance(x, square);
+  EXPECT_EQ(d.all, 0);
+  EXPECT_GT(*d.unbiased, -0.1);  // of two classes apart -1
+}
+
 TEST(SampledDistance, OfFewSamplesHasLess) {
   const SampledDistance two = sampled_distance(drawn(3), distance),
                         four = sampled_distance(drawn(4), distance);
