@@ -72,7 +72,8 @@ TEST(AutoencoderMemory, WholeIsWhatWasCounted) {
       EXPECT_GE(forecast.whole, peak) << dtype << " " << channels[0];
       const bool packed = dtype != at::kDouble;
       const std::int64_t counted = forecast.whole - (packed ? scratch_of(config) : 0);
-      constexpr double loose = 1.6;
+      // The count is for any processor. One that multiplies bf16 itself makes no copies in fp32.
+      const double loose = dtype == at::kBFloat16 ? 2.4 : 1.6;
       EXPECT_LE(static_cast<double>(counted), loose * static_cast<double>(peak))
           << dtype << " " << channels[0];
     }
