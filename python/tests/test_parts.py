@@ -44,7 +44,7 @@ def test_a_bare_build_tells(bare):
     doctor = bare("doctor")
     assert doctor.returncode == 0, doctor.stdout
     assert re.search(
-        r"^note +training: left out of this build: pom train, plan, export and", doctor.stdout, re.M
+        r"^note +training: left out of this build: pom train, plan, export, bench and", doctor.stdout, re.M
     )
     assert re.search(r"^ +-> FFmpeg's libraries were not found", doctor.stdout, re.M)
     for command in ("sample", "eval"):
