@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "pom/generate/engine.h"
 #include "pom/generate/folder.h"
+#include "pom/generate/metadata.h"
 #include "pom/generate/model_names.h"
 #include "pom/io/atomic_file.h"
 #include "pom/parallel/share.h"
@@ -30,6 +31,17 @@ void Watch::operator()(std::int64_t done, std::int64_t total, const std::string&
   if (!note.empty()) progress_->note(note);
   progress_->set(done);
   if (done == total) progress_->finish();
+}
+
+void add_model(JsonObject& result, const generate::Engine& engine, const generate::Request& request) {
+  JsonObject model;
+  model.add("name", engine.name())
+      .add("folder", engine.folder().string())
+      .add("sha256", engine.weights_hash());
+  if (!engine.text_hash().empty()) model.add("text_encoder_sha256", engine.text_hash());
+  result.add("model", model);
+  result.raw("request", generate::request_json(request));
+  result.add("device", engine.device());
 }
 
 void write_text(const std::filesystem::path& path, const std::string& text) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/common_fields.h"
+#include "cli/json.h"
 #include "cli/signals.h"
 #include "pom/base/fields.h"
 #include "pom/base/progress.h"
@@ -270,6 +271,9 @@ void add_up(at::Tensor bytes);
 void wait_for_all();  // also where one of them is busy for long
 
 void write_text(const std::filesystem::path& path, const std::string& text);
+
+// Which model was evaluated and how it was asked, for programs.
+void add_model(JsonObject& result, const generate::Engine& engine, const generate::Request& request);
 
 // What an evaluation found, for people and for programs; the text ends its last line.
 struct Findings {

@@ -16,7 +16,6 @@
 #include "pom/base/error.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/generate/engine.h"
-#include "pom/generate/metadata.h"
 #include "pom/io/picture.h"
 
 namespace pom::cli {
@@ -237,15 +236,7 @@ std::string scenes_heading(const ScenesRun& run) {
 std::string scenes_json(const ScenesRun& run, const ScenesFindings& findings) {
   JsonObject result;
   result.add("what", run.options.what);
-  if (run.engine) {
-    result.add("model", JsonObject()
-                            .add("name", run.engine->name())
-                            .add("folder", run.engine->folder().string())
-                            .add("sha256", run.engine->weights_hash())
-                            .add("text_encoder_sha256", run.engine->text_hash()));
-    result.raw("request", generate::request_json(run.request));
-    result.add("device", run.engine->device());
-  }
+  if (run.engine) add_model(result, *run.engine, run.request);
   result.add("size", std::vector{run.canvas.width, run.canvas.height});
   result.add("count", run.count()).add("seed", run.options.seed).add("splits", run.splits);
   add_scenes(result, findings);

@@ -13,13 +13,15 @@ using eval::Interval, eval::SceneScores, eval::SceneTable;
 struct SceneMeasure {
   const char* name;
   std::int64_t SceneScores::*hits;
+  std::int64_t SceneScores::*of = &SceneScores::pictures;
 };
-constexpr std::array<SceneMeasure, 6> scene_measures = {{{"objects", &SceneScores::objects},
-                                                         {"colours", &SceneScores::colours},
-                                                         {"pairs", &SceneScores::pairs},
-                                                         {"relations", &SceneScores::relations},
-                                                         {"count", &SceneScores::counts},
-                                                         {"everything", &SceneScores::everything}}};
+constexpr std::array<SceneMeasure, 6> scene_measures = {
+    {{"objects", &SceneScores::objects},
+     {"colours", &SceneScores::colours},
+     {"pairs", &SceneScores::pairs},
+     {"relations", &SceneScores::relations, &SceneScores::relations_asked},
+     {"count", &SceneScores::counts},
+     {"everything", &SceneScores::everything}}};
 using Cells = std::array<std::string, scene_measures.size()>;
 
 double percent_of(std::int64_t hits, std::int64_t of) {
@@ -51,11 +53,11 @@ std::string scene_line(const std::string& label, const Cells& cells) {
 std::string scene_rows(const std::string& label, const std::string& below, const SceneScores& scores) {
   Cells rates, intervals;
   for (std::size_t i = 0; i < scene_measures.size(); ++i) {
-    const std::int64_t hits = scores.*scene_measures[i].hits;
+    const std::int64_t hits = scores.*scene_measures[i].hits, of = scores.*scene_measures[i].of;
     char text[16];
-    std::snprintf(text, sizeof text, "%.1f", percent_of(hits, scores.pictures));
+    std::snprintf(text, sizeof text, "%.1f", percent_of(hits, of));
     rates[i] = text;
-    intervals[i] = interval_text(hits, scores.pictures);
+    intervals[i] = interval_text(hits, of);
   }
   return scene_line(label, rates) + scene_line(below, intervals);
 }
@@ -143,7 +145,7 @@ JsonObject scores_json(const std::string& split, const SceneScores& scores) {
   object.add("split", split).add("count", scores.pictures);
   for (const SceneMeasure& measure : scene_measures)
     object.add(std::string_view(measure.name) == "count" ? "counted" : measure.name,
-               rate_json(scores.*measure.hits, scores.pictures));
+               rate_json(scores.*measure.hits, scores.*measure.of).add("of", scores.*measure.of));
   object.add("ground", rate_json(scores.grounds, scores.grounds_asked).add("asked", scores.grounds_asked));
   object.add("fits", rate_json(scores.fitting, scores.pictures));
   object.add("misfit", JsonObject()

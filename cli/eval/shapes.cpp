@@ -16,7 +16,6 @@
 #include "cli/values.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/generate/engine.h"
-#include "pom/generate/metadata.h"
 #include "pom/io/picture.h"
 #include "pom/io/sheet.h"
 
@@ -215,14 +214,7 @@ std::string heading(const ShapesRun& run) {
 std::string json_text(const ShapesRun& run, const eval::ShapesReport& report) {
   JsonObject result;
   result.add("what", run.options.what);
-  if (run.engine) {
-    result.add("model", JsonObject()
-                            .add("name", run.engine->name())
-                            .add("folder", run.engine->folder().string())
-                            .add("sha256", run.engine->weights_hash()));
-    result.raw("request", generate::request_json(run.request));
-    result.add("device", run.engine->device());
-  }
+  if (run.engine) add_model(result, *run.engine, run.request);
   result.add("size", std::vector{run.canvas.width, run.canvas.height});
   result.add("count", report.count).add("seeds", report.repetitions).add("seed", run.options.seed);
   result.add("judge", JsonObject()

@@ -15,7 +15,6 @@
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
-#include "pom/generate/metadata.h"
 #include "pom/io/picture.h"
 
 namespace pom::cli {
@@ -284,15 +283,7 @@ std::string changes_text(const ChangesRun& run, const eval::ChangesReport& repor
 std::string changes_json(const ChangesRun& run, const eval::ChangesReport& report) {
   JsonObject result;
   result.add("what", run.options.what);
-  if (run.engine) {
-    result.add("model", JsonObject()
-                            .add("name", run.engine->name())
-                            .add("folder", run.engine->folder().string())
-                            .add("sha256", run.engine->weights_hash())
-                            .add("text_encoder_sha256", run.engine->text_hash()));
-    result.raw("request", generate::request_json(run.request));
-    result.add("device", run.engine->device());
-  }
+  if (run.engine) add_model(result, *run.engine, run.request);
   result.add("size", std::vector{run.format.width, run.format.height}).add("fps", run.format.fps);
   result.add("changes", run.count()).add("seed", run.options.seed);
   result.add("change_frame", run.frames.change);

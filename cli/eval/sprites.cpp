@@ -13,7 +13,6 @@
 #include "cli/values.h"
 #include "pom/base/error.h"
 #include "pom/generate/engine.h"
-#include "pom/generate/metadata.h"
 #include "pom/io/picture.h"
 
 namespace pom::cli {
@@ -296,13 +295,7 @@ std::string json_text(const SpritesRun& run, const eval::SpritesReport& report) 
   JsonObject result;
   result.add("what", run.options.what);
   if (run.engine) {
-    result.add("model", JsonObject()
-                            .add("name", run.engine->name())
-                            .add("folder", run.engine->folder().string())
-                            .add("sha256", run.engine->weights_hash())
-                            .add("text_encoder_sha256", run.engine->text_hash()));
-    result.raw("request", generate::request_json(run.request));
-    result.add("device", run.engine->device());
+    add_model(result, *run.engine, run.request);
     result.add("windows", run.windows);
   }
   result.add("size", std::vector{run.format.width, run.format.height});

@@ -89,16 +89,17 @@ class ScenesJudge : public Judge {
     const at::Tensor few = reference_.slice(0, 0, pictures.size(0));
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     Scores scores = frechet_scores(seen.features, reference_);
-    const Scores others = {{"frechet_random", random_->frechet(pictures)},
-                           {"everything", share(all.everything)},
-                           {"pairs", share(all.pairs)},
-                           {"relations", share(all.relations)},
-                           {"counts", share(all.counts)},
-                           {"fits", share(all.fitting)},
-                           {"read", share(read)},
-                           {"precision", near.precision},
-                           {"recall", near.recall},
-                           {"misfit", all.mean_misfit()}};
+    const Scores others = {
+        {"frechet_random", random_->frechet(pictures)},
+        {"everything", share(all.everything)},
+        {"pairs", share(all.pairs)},
+        {"relations", static_cast<double>(all.relations) / static_cast<double>(all.relations_asked)},
+        {"counts", share(all.counts)},
+        {"fits", share(all.fitting)},
+        {"read", share(read)},
+        {"precision", near.precision},
+        {"recall", near.recall},
+        {"misfit", all.mean_misfit()}};
     scores.insert(scores.end(), others.begin(), others.end());
     return scores;
   }

@@ -12,7 +12,10 @@ void SceneScores::add(const SceneQuestion& question, const SceneVerdict& verdict
   objects += agreement.objects ? 1 : 0;
   colours += agreement.colours ? 1 : 0;
   pairs += agreement.pairs ? 1 : 0;
-  relations += agreement.relations ? 1 : 0;
+  if (agreement.relations_asked > 0) {
+    ++relations_asked;
+    relations += agreement.relations ? 1 : 0;
+  }
   counts += agreement.count ? 1 : 0;
   everything += agreement.everything() ? 1 : 0;
   if (data::names_ground(question.scene.wording)) {
@@ -35,6 +38,7 @@ SceneScores added(const SceneScores& a, const SceneScores& b) {
   sum.pictures += b.pictures;
   sum.objects += b.objects, sum.colours += b.colours, sum.pairs += b.pairs;
   sum.relations += b.relations, sum.counts += b.counts, sum.everything += b.everything;
+  sum.relations_asked += b.relations_asked;
   sum.grounds_asked += b.grounds_asked, sum.grounds += b.grounds;
   sum.fitting += b.fitting, sum.found += b.found, sum.blobs += b.blobs;
   sum.misfits += b.misfits, sum.residues += b.residues;

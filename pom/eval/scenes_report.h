@@ -16,6 +16,7 @@ namespace pom::eval {
 struct SceneScores {
   std::int64_t pictures = 0;
   std::int64_t objects = 0, colours = 0, pairs = 0, relations = 0, counts = 0, everything = 0;
+  std::int64_t relations_asked = 0;             // captions that say any: `relations` are of these
   std::int64_t grounds_asked = 0, grounds = 0;  // captions that name one, and those that are right
   std::int64_t fitting = 0;                     // pictures in which nothing fits nothing
   std::int64_t found = 0, blobs = 0;            // objects, and those that are none of the shapes

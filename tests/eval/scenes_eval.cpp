@@ -74,6 +74,10 @@ TEST(SceneTable, AddsUp) {
   EXPECT_EQ(all.pictures, 8);
   EXPECT_EQ(all.everything, 8);
   EXPECT_EQ(all.grounds, all.grounds_asked);
+  EXPECT_EQ(all.relations, all.relations_asked);
+  EXPECT_EQ(all.relations_asked, std::ranges::count_if(questions, [](const SceneQuestion& question) {
+              return !question.scene.relations.empty();
+            }));
   EXPECT_EQ(all.blobs, 0);
   EXPECT_EQ(all.fitting, 8);
   EXPECT_EQ(right.at(0).pictures, 4);
