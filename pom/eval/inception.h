@@ -76,6 +76,7 @@ class Inception {
   at::Tensor fc_;  // (1008, 2048)
   at::ScalarType dtype_;
   at::Device device_;
+  at::MemoryFormat layout_;
   std::string sha256_;
 };
 

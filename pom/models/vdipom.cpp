@@ -11,7 +11,7 @@
 
 #include "pom/base/error.h"
 #include "pom/nn/embeddings.h"
-#include "pom/ops/block/training.h"
+#include "pom/ops/block/training_branch.h"
 
 namespace pom::models {
 
@@ -47,19 +47,20 @@ at::Tensor VDiPoMImpl::forward(const at::Tensor& x, const at::Tensor& t, const a
   const nn::TextContext told = read(text, mask);
   const ops::Mask seen = temporal_mask(x, config_.window);
   const ops::Mask own = config_.own_every > 0 ? temporal_mask(x, 1) : seen;
-  at::Tensor tokens = embed(x, first_block);  // (B, N, d)
-  observe("in_conv", tokens);
+  ops::ResidualStream stream{.x = embed(x, first_block)};  // (B, N, d)
+  observe("in_conv", stream.x);
   for (std::size_t i = 0; i < layers->size(); ++i) {
     const auto layer = static_cast<std::int64_t>(i);
     const bool alone = config_.sees_own_alone(layer);
     if (visitor_) visitor_->before_forward(layer);
-    tokens = layers->ptr<nn::VideoBlockImpl>(i)->forward(tokens, time, told, alone ? own : seen, split);
-    if (visitor_) tokens = leaving(*visitor_, layer, {tokens})[0];
-    if (observer_) observe("layers." + std::to_string(i), tokens);
+    stream = layers->ptr<nn::VideoBlockImpl>(i)->forward(stream, time, told, alone ? own : seen, split);
+    if (visitor_ || observer_) stream = {.x = ops::taken(stream)};
+    if (visitor_) stream.x = leaving(*visitor_, layer, {stream.x})[0];
+    if (observer_) observe("layers." + std::to_string(i), stream.x);
   }
   const std::vector<at::Tensor> m = out_mod->forward(time).chunk(2, -1);
-  const at::Tensor pixels =
-      out_proj->forward(ops::modulated_norm(tokens, m[0], m[1], nn::kNormEps));  // (B, N, pt * p * p * C)
+  const at::Tensor normal = ops::normed(stream, {m[0], m[1], nn::kNormEps}).second;
+  const at::Tensor pixels = out_proj->forward(normal);  // (B, N, pt * p * p * C)
   observe("out_proj", pixels);
   return clip_unpatchify(pixels, x.sizes(), config_);
 }

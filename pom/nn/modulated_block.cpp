@@ -7,21 +7,16 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
-#include "pom/ops/block/conditions.h"
 
 namespace pom::nn {
 torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear) {
   return silu_linear->at<torch::nn::LinearImpl>(1);
 }
 
-namespace {
-
-ops::ConditionMatrix matrix_of(torch::nn::Sequential& silu_linear, std::int64_t parts) {
+ops::ConditionMatrix condition_matrix(torch::nn::Sequential& silu_linear, std::int64_t parts) {
   const auto& linear = linear_of(silu_linear);
   return {linear.weight, linear.bias, parts};
 }
-
-}  // namespace
 
 at::Tensor in_eights(const at::Tensor& rows) {
   const std::int64_t rest = rows.size(0) % 8;
@@ -55,7 +50,7 @@ ops::ResidualStream ModulatedBlockImpl::forward(const ops::ResidualStream& befor
                                                 const ops::SplitTokens& split) {
   const at::Tensor s = at::silu(c);  // once for both, so that c gets one gradient from each block
   const std::vector<at::Tensor> m =
-      ops::conditions(s, {matrix_of(cond_mlp, 4), matrix_of(gate_mlp, 2)}, before.x);
+      ops::conditions(s, {condition_matrix(cond_mlp, 4), condition_matrix(gate_mlp, 2)}, before.x);
   ops::ResidualStream stream = mixed(before, {m[0], m[1], kNormEps}, split);
   stream.gate = m[4], stream.base = gate_base_;
   stream = fed_forward(stream, {m[2], m[3], kNormEps});

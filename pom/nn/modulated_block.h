@@ -6,6 +6,7 @@
 
 #include "pom/nn/attention.h"
 #include "pom/nn/pom.h"
+#include "pom/ops/block/conditions.h"
 #include "pom/ops/block/training_branch.h"
 
 namespace pom::nn {
@@ -53,5 +54,6 @@ at::Tensor in_eights(const at::Tensor& rows);
 // SiLU, then Linear, so that the matrix is called ".1".
 torch::nn::Sequential silu_linear(std::int64_t in, std::int64_t out);
 torch::nn::LinearImpl& linear_of(torch::nn::Sequential& silu_linear);
+ops::ConditionMatrix condition_matrix(torch::nn::Sequential& silu_linear, std::int64_t parts);
 
 }  // namespace pom::nn

@@ -35,43 +35,55 @@ VideoBlockImpl::VideoBlockImpl(const BlockOptions& o) : heads_(o.heads), gate_ba
 
 at::Tensor VideoBlockImpl::forward(const at::Tensor& x, const at::Tensor& time, const TextContext& text,
                                    const ops::Mask& mask, const ops::SplitTokens& split) {
+  return ops::taken(forward(ops::ResidualStream{.x = x}, time, text, mask, split));
+}
+
+ops::ResidualStream VideoBlockImpl::forward(const ops::ResidualStream& before, const at::Tensor& time,
+                                            const TextContext& text, const ops::Mask& mask,
+                                            const ops::SplitTokens& split) {
   const at::Tensor s = at::silu(time);
-  // Scale and shift of the video for the text, of the text, of the video for itself, of the feed-forward.
-  const std::vector<at::Tensor> m = linear_of(cond_mlp).forward(s).chunk(8, -1);  // (B, d)
-  const std::vector<at::Tensor> g = linear_of(gate_mlp).forward(s).chunk(3, -1);
+  // Scale and shift of the video for the text, of the text, of the video for itself, of the feed-forward; and
+  // the three gates. (B, d)
+  const std::vector<at::Tensor> m =
+      ops::conditions(s, {condition_matrix(cond_mlp, 8), condition_matrix(gate_mlp, 3)}, before.x);
   const at::Tensor told =
       ops::modulated_norm(text.tokens, for_texts(m[2], text.tokens), for_texts(m[3], text.tokens), kNormEps);
-  const at::Tensor normal = ops::modulated_norm(x, m[0], m[1], kNormEps);
-  const auto [listened, again] =
-      ops::gated_add_norm(x, mix_text(normal, {told, text.keys}), g[0], gate_base_, m[4], m[5], kNormEps);
-  const auto [mixed, last] =
-      ops::gated_add_norm(listened, mix_video(again, mask, split), g[1], gate_base_, m[6], m[7], kNormEps);
-  return ops::gated_add(mixed, feed_forward(last), g[2], gate_base_);
+  ops::ResidualStream stream = listened(before, {m[0], m[1], kNormEps}, {told, text.keys});
+  stream.gate = m[8], stream.base = gate_base_;
+  stream = mixed(stream, {m[4], m[5], kNormEps}, mask, split);
+  stream.gate = m[9], stream.base = gate_base_;
+  stream = fed_forward(stream, {m[6], m[7], kNormEps});
+  stream.gate = m[10], stream.base = gate_base_;
+  return stream;
 }
 
-// Where a clip has several texts, its tokens are as many sequences.
-at::Tensor VideoBlockImpl::mix_text(const at::Tensor& x, const TextContext& text) {
-  const std::int64_t texts = text.tokens.size(0), B = x.size(0), N = x.size(1);
-  const at::Tensor folded = texts == B ? x : x.reshape({texts, B * N / texts, x.size(2)});
-  const at::Tensor mixed = c_attn ? c_attn->forward(folded, text.tokens, text.keys)
-                                  : c_pom->forward(folded, text.tokens, ops::Mask::keys(text.keys));
-  return mixed.view_as(x);
+ops::ResidualStream VideoBlockImpl::listened(const ops::ResidualStream& stream, const ops::Modulation& m,
+                                             const TextContext& text) {
+  if (c_pom)
+    return ops::mixer_branch(stream, m, c_pom->weights(), c_pom->options().order,
+                             {text.tokens, ops::Mask::keys(text.keys)});
+  const auto [sum, x] = ops::normed(stream, m);
+  // Where a clip has several texts, its tokens are as many sequences.
+  const at::Tensor folded = x.view({text.tokens.size(0), -1, x.size(2)});
+  return {.x = sum, .y = c_attn->forward(folded, text.tokens, text.keys).view_as(x)};
 }
 
-at::Tensor VideoBlockImpl::mix_video(const at::Tensor& x, const ops::Mask& mask,
-                                     const ops::SplitTokens& split) {
+ops::ResidualStream VideoBlockImpl::mixed(const ops::ResidualStream& stream, const ops::Modulation& m,
+                                          const ops::Mask& mask, const ops::SplitTokens& split) {
   check(!split.split() || !attn, "VideoBlock: split: expected the mixer over split tokens, got attention");
-  if (split.split()) return pom->forward(x, {}, mask, split);
-  if (!attn) return pom->forward(x, {}, mask);
+  if (!attn && !split.split())
+    return ops::mixer_branch(stream, m, pom->weights(), pom->options().order, {.mask = mask});
+  const auto [sum, x] = ops::normed(stream, m);
+  if (!attn) return {.x = sum, .y = pom->forward(x, {}, mask, split)};
   const std::vector<at::Tensor> parts = attn->qkv->forward(x).chunk(3, -1);
   const at::Tensor visible =
       mask.is_full() ? mask.visible.to(at::kBool).unsqueeze(1) : materialised(mask, x.size(1), x.device());
-  return attn->proj->forward(attend(parts[0], parts[1], parts[2], heads_, visible));
+  return {.x = sum, .y = attn->proj->forward(attend(parts[0], parts[1], parts[2], heads_, visible))};
 }
 
-at::Tensor VideoBlockImpl::feed_forward(const at::Tensor& x) {
+ops::ResidualStream VideoBlockImpl::fed_forward(const ops::ResidualStream& stream, const ops::Modulation& m) {
   const auto &up = ffw->at<torch::nn::LinearImpl>(0), &down = ffw->at<torch::nn::LinearImpl>(2);
-  return ops::feed_forward(x, up.weight, up.bias, down.weight, down.bias);
+  return ops::feed_forward_branch(stream, m, up.weight, up.bias, down.weight, down.bias);
 }
 
 }  // namespace pom::nn

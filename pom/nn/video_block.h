@@ -23,6 +23,10 @@ class VideoBlockImpl : public torch::nn::Module {
   // do with them.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const TextContext& text,
                      const ops::Mask& mask, const ops::SplitTokens& split = {});
+  // From what the block before has left to add to what this one leaves.
+  ops::ResidualStream forward(const ops::ResidualStream& before, const at::Tensor& time,
+                              const TextContext& text, const ops::Mask& mask,
+                              const ops::SplitTokens& split = {});
 
   PoM c_pom{nullptr}, pom{nullptr};  // these two, or
   CrossAttention c_attn{nullptr};    // these
@@ -30,9 +34,11 @@ class VideoBlockImpl : public torch::nn::Module {
   torch::nn::Sequential ffw{nullptr}, cond_mlp{nullptr}, gate_mlp{nullptr};
 
  private:
-  at::Tensor mix_text(const at::Tensor& x, const TextContext& text);
-  at::Tensor mix_video(const at::Tensor& x, const ops::Mask& mask, const ops::SplitTokens& split);
-  at::Tensor feed_forward(const at::Tensor& x);
+  ops::ResidualStream listened(const ops::ResidualStream& stream, const ops::Modulation& m,
+                               const TextContext& text);
+  ops::ResidualStream mixed(const ops::ResidualStream& stream, const ops::Modulation& m,
+                            const ops::Mask& mask, const ops::SplitTokens& split);
+  ops::ResidualStream fed_forward(const ops::ResidualStream& stream, const ops::Modulation& m);
 
   std::int64_t heads_;
   double gate_base_;  // gates are 1 + g around the mixer, g around attention

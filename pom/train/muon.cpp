@@ -7,6 +7,7 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
 
 namespace pom::train {
 namespace {
@@ -39,9 +40,20 @@ void muon_step(const MuonNumbers& n, const at::Tensor& scale, const at::Tensor& 
   const bool narrow = p.is_cuda() && p.scalar_type() == at::kFloat;
   const at::ScalarType dtype = narrow ? at::kBFloat16 : p.scalar_type();
   const double size = 0.2 * std::sqrt(static_cast<double>(std::max(p.size(1), p.size(2))));
-  if (n.weight_decay > 0) p.mul_(1 - n.lr * n.weight_decay);
-  p.add_(orthogonal(scaled.lerp(m, n.momentum), dtype), -n.lr * size);
-  if (n.ema_weight > 0) ema.lerp_(p, n.ema_weight);
+  const at::Tensor update = orthogonal(scaled.lerp(m, n.momentum), dtype);
+  if (!n.there.defined()) {
+    if (n.weight_decay > 0) p.mul_(1 - n.lr * n.weight_decay);
+    p.add_(update, -n.lr * size);
+    if (n.ema_weight > 0) ema.lerp_(p, n.ema_weight);
+    return;
+  }
+  if (n.weight_decay > 0) p.mul_(n.there[0]);
+  p.addcmul_(update, n.there[1], size);
+  if (n.ema_weight > 0) ema.lerp_(p, n.there[2]);
+}
+
+at::Tensor changing_numbers(const MuonNumbers& n) {
+  return at::tensor({1 - n.lr * n.weight_decay, -n.lr, n.ema_weight}, at::kDouble);
 }
 
 }  // namespace pom::train

@@ -10,7 +10,11 @@ namespace pom::train {
 struct MuonNumbers {
   double lr, momentum, weight_decay;
   double ema_weight;  // 1 − decay; 0: the average stays
+  // On a GPU the numbers that change from step to step are read there, so that a step can be repeated as a
+  // graph: three like the matrices, 1 − lr·weight_decay, −lr and ema_weight. Undefined on the host.
+  at::Tensor there = {};
 };
+at::Tensor changing_numbers(const MuonNumbers& numbers);  // those three, on the host
 
 // n matrices of one shape, (n, rows, columns) each; g is scaled by `scale`, a scalar on their device.
 //

@@ -12,7 +12,7 @@
 #include "pom/base/error.h"
 #include "pom/ops/cuda/optimizer.h"
 #include "pom/train/adamw_cpu.h"
-#include "pom/train/muon.h"
+#include "pom/train/training_model.h"
 
 namespace pom::train {
 namespace {
@@ -89,7 +89,12 @@ Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, cons
   moment2 = at::zeros_like(moment1);
   ema = shares.divided() && !parameters.divided() ? shares.own_part(parameters.values())
                                                   : parameters.values().clone();
-  if (config.kind == "muon") find_own_matrices(one_by_one);
+  if (config.kind != "muon") return;
+  find_own_matrices(one_by_one);
+  const at::Tensor& values = parameters.values();
+  again_.graphs = ops::cuda::graphs_on(values.device(), ops::cuda::GraphWeights::changing);
+  if (again_.graphs)
+    again_.numbers = at::zeros({3}, values.options()), again_.scale = at::zeros({}, values.options());
 }
 
 // A group of the parameters' as it is, or the runs of it that are this rank's at equal distances.
@@ -132,6 +137,28 @@ at::Tensor Optimizer::clip_scale(const at::Tensor& norm) const {
   return (config_.clip / (norm + 1e-6)).clamp_max(1);
 }
 
+void Optimizer::step_matrices(const MuonNumbers& numbers, const at::Tensor& scale,
+                              const at::Tensor& gradients) {
+  const bool own_gradients = gradients.numel() != parameters_.total();
+  for (const OwnMatrices& each : matrices_)
+    muon_step(numbers, scale, (parameters_.divided() ? each.own : each.flat).of(parameters_.values()),
+              (own_gradients ? each.own : each.flat).of(gradients), each.own.of(moment1), each.own.of(ema));
+}
+
+void Optimizer::step_matrices_again(MuonNumbers numbers, const at::Tensor& scale,
+                                    const at::Tensor& gradients) {
+  if (matrices_.empty()) return;
+  if (!again_.gradients.defined() || again_.gradients.const_data_ptr() != gradients.const_data_ptr()) {
+    again_.graphs->drop();
+    again_.gradients = gradients;
+  }
+  again_.numbers.copy_(sent_to(gradients.device(), changing_numbers(numbers)));
+  again_.scale.copy_(scale);
+  numbers.there = again_.numbers;
+  again_.graphs->run(numbers.ema_weight > 0 ? 1 : 0,
+                     [&] { step_matrices(numbers, again_.scale, again_.gradients); });
+}
+
 void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double lr, std::int64_t update,
                      bool average, double decay) {
   c10::NoGradGuard no_grad;
@@ -146,11 +173,11 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
                              .clip_scale = 1,
                              .ema_weight = average ? 1 - decay : 0};
   const bool muon = config_.kind == "muon";
-  const bool own_gradients = gradients.numel() != parameters_.total();
   const MuonNumbers own{lr, config_.momentum, config_.weight_decay, numbers.ema_weight};
-  for (const OwnMatrices& each : matrices_)
-    muon_step(own, scale, (parameters_.divided() ? each.own : each.flat).of(parameters_.values()),
-              (own_gradients ? each.own : each.flat).of(gradients), each.own.of(moment1), each.own.of(ema));
+  if (again_.graphs)
+    step_matrices_again(own, scale, gradients);
+  else
+    step_matrices(own, scale, gradients);
   for (const OwnRange& range : shares_.own()) {
     const std::int64_t passed =  // of the range, those that muon has changed
         muon ? std::clamp<std::int64_t>(parameters_.matrices_end() - range.begin, 0, range.count) : 0;

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "pom/ops/cuda/graphs.h"
+#include "pom/train/muon.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
 #include "pom/train/shares.h"
@@ -35,11 +39,20 @@ class Optimizer {
   };
   at::Tensor clip_scale(const at::Tensor& norm) const;  // a scalar on the device
   void find_own_matrices(bool one_by_one);
+  void step_matrices(const MuonNumbers& numbers, const at::Tensor& scale, const at::Tensor& gradients);
+  void step_matrices_again(MuonNumbers numbers, const at::Tensor& scale, const at::Tensor& gradients);
 
   Parameters& parameters_;
   OptimizerConfig config_;
   const Shares& shares_;
   std::vector<OwnMatrices> matrices_;
+  // On a GPU, where muon's many small products take less time than their launches: a step of all matrices as
+  // a graph, and what it reads beside the parameters and the moments.
+  struct Again {
+    at::Tensor numbers, scale, gradients;
+    std::unique_ptr<ops::cuda::GraphedEvaluations> graphs;  // goes before the buffers
+  };
+  Again again_;
 };
 
 }  // namespace pom::train

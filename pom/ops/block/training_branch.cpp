@@ -4,6 +4,7 @@
 #include <ATen/ops/add.h>
 
 #include "pom/ops/block/training.h"
+#include "pom/ops/block/training_common.h"
 #include "pom/ops/cuda/block.h"
 
 namespace pom::ops {
@@ -25,10 +26,21 @@ std::pair<at::Tensor, at::Tensor> normed(const ResidualStream& s, const Modulati
 }
 
 ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& m, const LayerWeights& w,
-                            std::int64_t order) {
-  if (const auto made = detail::mixer_branch_cuda(stream, m, w, order)) return *made;
+                            std::int64_t order, const MixerContext& context) {
+  if (const at::Tensor& told = context.tokens; told.defined()) {
+    detail::check_stream("mixer_branch", "context", told);
+    const std::int64_t texts = told.size(0), tokens = stream.x.size(0) * stream.x.size(1);
+    check(texts >= 1 && texts % stream.x.size(0) == 0 && tokens % texts == 0 &&
+              told.size(2) == stream.x.size(2),
+          "mixer_branch: context: expected one, or one for each of several equal parts, of ",
+          stream.x.size(0), " sequences of ", stream.x.size(1), " tokens of ", stream.x.size(2),
+          " channels, got ", shape_text(told));
+  }
+  if (const auto made = detail::mixer_branch_cuda(stream, m, w, order, context)) return *made;
   const auto [sum, normal] = normed(stream, m);
-  return {.x = sum, .y = mixer_layer(normal, normal, w, order)};
+  if (!context.tokens.defined()) return {.x = sum, .y = mixer_layer(normal, normal, w, order, context.mask)};
+  const at::Tensor by_text = normal.view({context.tokens.size(0), -1, normal.size(2)});
+  return {.x = sum, .y = mixer_layer(by_text, context.tokens, w, order, context.mask).view(normal.sizes())};
 }
 
 ResidualStream feed_forward_branch(const ResidualStream& stream, const Modulation& m, const at::Tensor& up,

@@ -25,10 +25,18 @@ at::Tensor taken(const ResidualStream& stream);  // the sum
 // The sum, and its modulated norm: layer_norm(.) (1 + scale) + shift.
 std::pair<at::Tensor, at::Tensor> normed(const ResidualStream& stream, const Modulation& modulation);
 
+// What the mixer of a branch reads: the stream's own tokens under a mask, or others with a mask of keys,
+// (B, L, d) or P of them for as many equal parts of a sequence, (B * P, L, d), sequence by sequence.
+struct MixerContext {
+  at::Tensor tokens = {};
+  Mask mask = {};
+};
+
 // The sum as x, and as y the branch of its modulated norm, still without a gate. Under autocast products are
 // of the lower precision, whatever the dtypes of stream and weights; gradients have the dtypes of these.
 ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& modulation,
-                            const LayerWeights& weights, std::int64_t order);
+                            const LayerWeights& weights, std::int64_t order,
+                            const MixerContext& context = {});
 ResidualStream feed_forward_branch(const ResidualStream& stream, const Modulation& modulation,
                                    const at::Tensor& up, const at::Tensor& up_bias, const at::Tensor& down,
                                    const at::Tensor& down_bias);

@@ -58,7 +58,8 @@ GatedNormAgain gated_add_norm_again_cuda(const at::Tensor& dsum, const at::Tenso
                                          const at::Tensor& bias);
 // The branches of training_branch.h, where gradients are wanted and there are products of these sizes.
 std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& stream, const Modulation& modulation,
-                                                const LayerWeights& weights, std::int64_t order);
+                                                const LayerWeights& weights, std::int64_t order,
+                                                const MixerContext& context);
 std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream& stream,
                                                        const Modulation& modulation, const at::Tensor& up,
                                                        const at::Tensor& up_bias, const at::Tensor& down,

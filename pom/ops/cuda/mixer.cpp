@@ -35,7 +35,8 @@ at::Tensor scratch(const kernels::MixerSizes& s, int parts, const at::Tensor& li
   return floats({parts > 1 ? s.batch * parts * s.features() : 0}, like);
 }
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return at::linear(x, weight, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt).contiguous();
+  const auto like_x = [&] { return std::optional<at::Tensor>(bias.to(x.scalar_type())); };
+  return at::linear(x, weight, bias.defined() ? like_x() : std::nullopt).contiguous();
 }
 at::Tensor rows(const at::Tensor& x) {  // (B, n, c) -> (B n, c)
   return x.contiguous().view({x.size(0) * x.size(1), x.size(2)});
@@ -207,29 +208,37 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
   return linear(q.gated, w.ag_weight, w.ag_bias).view(xq.sizes());
 }
 
+ProjectionGradients projection_gradients(const Problem& problem, const at::Tensor& dout,
+                                         const at::Tensor& ag_weight, const Saved& saved, bool for_weights,
+                                         const BetweenMeans* between) {
+  const OnDevice device(dout);
+  const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
+  const kernels::MixerSizes s = sizes_of(problem, ho, se);
+  const cudaStream_t stream = device.stream();
+  const at::Tensor dense = in_blocks(problem, dout.contiguous());
+  std::optional<GateGradients> q = gate_backward_gemm(dense, ag_weight, se, saved.H, for_weights, stream);
+  if (!q) q = gate_backward(s, rows(dense).mm(ag_weight), se, saved.H, for_weights, stream);
+  const at::Tensor dmeans = between ? (*between)(q->dH).contiguous() : over_all(problem, q->dH);
+  const ContextGradients c = means_backward(problem, s, ho, dmeans, for_weights, stream);
+  return {rows(c.dho), rows(q->dse), c.dho_sums, q->dse_sums, for_weights ? rows(q->gated) : at::Tensor()};
+}
+
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& w, const Saved& saved, bool need_x,
                          bool need_w, const BetweenMeans* between) {
   const OnDevice device(xq);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCUDA);  // dtypes are chosen
-  const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
-  const kernels::MixerSizes s = sizes_of(problem, ho, se);
-  const cudaStream_t stream = device.stream();
-  const at::Tensor dense = in_blocks(problem, dout.contiguous()), grad = rows(dense);
-  std::optional<GateGradients> q = gate_backward_gemm(dense, w.ag_weight, se, saved.H, need_w, stream);
-  if (!q) q = gate_backward(s, grad.mm(w.ag_weight), se, saved.H, need_w, stream);
-  const at::Tensor dmeans = between ? (*between)(q->dH).contiguous() : over_all(problem, q->dH);
-  const ContextGradients c = means_backward(problem, s, ho, dmeans, need_w, stream);
-  const at::Tensor dho = rows(c.dho), dse = rows(q->dse);
+  const ProjectionGradients p = projection_gradients(problem, dout, w.ag_weight, saved, need_w, between);
   Gradients g;
   if (need_x) {
-    g.xq = dse.mm(w.se_weight).view(xq.sizes());
-    g.xc = dho.mm(w.ho_weight).view(xc.sizes());
+    g.xq = p.dse.mm(w.se_weight).view(xq.sizes());
+    g.xc = p.dho.mm(w.ho_weight).view(xc.sizes());
   }
   if (need_w) {
     const auto bias = [&](const at::Tensor& sums) { return sums.sum(0).to(xq.scalar_type()); };
-    g.weights = {dho.t().mm(rows(xc)),        bias(c.dho_sums), dse.t().mm(rows(xq)), bias(q->dse_sums),
-                 grad.t().mm(rows(q->gated)), grad.sum(0)};
+    const at::Tensor grad = rows(dout);
+    g.weights = {p.dho.t().mm(rows(xc)), bias(p.dho_sums),     p.dse.t().mm(rows(xq)),
+                 bias(p.dse_sums),       grad.t().mm(p.gated), grad.sum(0)};
   }
   return g;
 }

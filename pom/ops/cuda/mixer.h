@@ -36,4 +36,15 @@ Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const a
                          const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
                          bool need_w, const BetweenMeans* between = nullptr);
 
+// The layer's backward pass up to its two projections, from which all gradients are products.
+struct ProjectionGradients {
+  at::Tensor dho, dse;            // (rows of the context or the queries, kD)
+  at::Tensor dho_sums, dse_sums;  // (any, kD), fp32: the gradient of a bias is the sum over these
+  at::Tensor gated;               // (rows of the queries, kD), the input of the last product
+};
+// `for_weights`: with what only the gradients of weights need.
+ProjectionGradients projection_gradients(const Problem& problem, const at::Tensor& dout,
+                                         const at::Tensor& ag_weight, const Saved& saved, bool for_weights,
+                                         const BetweenMeans* between = nullptr);
+
 }  // namespace pom::ops::cuda

@@ -156,7 +156,7 @@ GatedNormBackward gated_add_norm_backward_cuda(const at::Tensor&, const at::Tens
   absent("gated_add_norm");
 }
 std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream&, const Modulation&, const LayerWeights&,
-                                                std::int64_t) {
+                                                std::int64_t, const MixerContext&) {
   return {};
 }
 std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream&, const Modulation&,

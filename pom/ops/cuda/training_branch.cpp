@@ -7,12 +7,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "pom/kernels/portable/mixer.h"
 #include "pom/kernels/portable/modulation.h"
 #include "pom/ops/block/training.h"
 #include "pom/ops/block/training_common.h"
 #include "pom/ops/cuda/block.h"
 #include "pom/ops/cuda/launch.h"
+#include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/training_gemms.h"
 #include "pom/ops/dispatcher/second_order.h"
 
@@ -28,10 +28,10 @@ at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
 }
 
-// rows(dout)^T rows(in), the gradient of a weight, summed in fp32 and rounded once, to the weight's dtype.
+// dout^T in, the gradient of a weight, summed in fp32 and rounded once, to the weight's dtype.
 at::Tensor weight_gradient(const at::Tensor& dout, const at::Tensor& in, const at::Tensor& weight) {
-  const at::Tensor a = rows(dout).t(), b = rows(in);
-  return weight.scalar_type() == a.scalar_type() ? at::mm(a, b) : at::mm(a, b, weight.scalar_type());
+  const at::Tensor a = dout.t();
+  return weight.scalar_type() == a.scalar_type() ? at::mm(a, in) : at::mm(a, in, weight.scalar_type());
 }
 at::Tensor bias_gradient(const at::Tensor& sums, const at::Tensor& bias) {
   const OnDevice device(sums);
@@ -55,6 +55,20 @@ variable_list lowered(at::TensorList weights, at::ScalarType dtype) {
   return result;
 }
 
+// Of a call, what is no tensor.
+struct Settings {
+  double base = 0, eps = 0;
+  at::ScalarType dtype = at::kBFloat16;            // of the products
+  std::int64_t order = 0;                          // of a mixer
+  std::int64_t tokens = 0, block = 0, window = 0;  // in a sequence, and who sees whom
+};
+
+// What a mixer mixes into the stream beside the stream itself.
+struct Told {
+  at::Tensor tokens;   // (T, L, d), of the products' dtype; undefined: the stream mixes with itself
+  at::Tensor visible;  // (T, L) uint8: which of them count; undefined: all
+};
+
 struct Forward {
   at::Tensor y;         // (B, N, d), without the last bias
   variable_list saved;  // for Backward
@@ -66,87 +80,102 @@ struct Forward {
 struct MixerGemms {
   static constexpr std::size_t kWeights = 5;  // context, queries, each with a bias; output
 
-  static Forward forward(const at::Tensor& normal, const variable_list& w, std::int64_t order,
-                         cudaStream_t stream) {
-    const cuda::Context c = cuda::context_gemm(normal, w[0], w[1], order, stream).value();
-    const cuda::Queries q = cuda::gate_gemm(normal, w[2], w[3], c.H, stream).value();
-    return {at::mm(rows(q.gated), w[4].t()).view(normal.sizes()), {c.ho, q.se, c.H}};
+  static Forward forward(const at::Tensor& normal, const Told& told, const variable_list& w,
+                         const Settings& settings, cudaStream_t) {
+    cuda::Saved saved;
+    const at::Tensor& context = told.tokens.defined() ? told.tokens : normal;
+    const at::Tensor y = cuda::layer_forward(problem_of(told, w, settings), by_text(normal, told), context,
+                                             {w[0], w[1], w[2], w[3], w[4], {}}, &saved);
+    return {y.view(normal.sizes()), {saved.ho, saved.se, saved.H}};
   }
 
   struct Backward {
-    Backward(const at::Tensor& dy, const variable_list& w, const variable_list& saved, std::int64_t order,
-             at::TensorList weights, cudaStream_t stream)
-        : weights(weights) {
-      const cuda::GateGradients q =
-          cuda::gate_backward_gemm(dy, w[4], saved[1], saved[2], /*for_weights=*/true, stream).value();
-      output = weight_gradient(dy, q.gated, weights[4]);
-      dse = q.dse, dse_sums = q.dse_sums;
-      context(saved[0], q.dH, order, stream);
-      dnormal = at::mm(rows(dse), w[2]).addmm_(rows(dho), w[0]).view(dy.sizes());
+    Backward(const at::Tensor& dy, const Told& told, const variable_list& w, const variable_list& saved,
+             const Settings& settings, at::TensorList weights, cudaStream_t)
+        : weights(weights), told(told.tokens) {
+      p = cuda::projection_gradients(problem_of(told, w, settings), by_text(dy, told), w[4],
+                                     {saved[0], saved[1], saved[2]}, /*for_weights=*/true);
+      output = weight_gradient(rows(dy), p.gated, weights[4]);
+      at::Tensor together = at::mm(p.dse, w[2]);
+      if (told.tokens.defined())
+        dtold = at::mm(p.dho, w[0]).view(told.tokens.sizes());
+      else
+        together.addmm_(p.dho, w[0]);
+      dnormal = together.view(dy.sizes());
     }
 
     variable_list gradients(const at::Tensor& normal) const {
-      return {weight_gradient(dho, normal, weights[0]), bias_gradient(dho_sums, weights[1]),
-              weight_gradient(dse, normal, weights[2]), bias_gradient(dse_sums, weights[3]), output};
+      const at::Tensor context = rows(told.defined() ? told : normal);
+      return {weight_gradient(p.dho, context, weights[0]), bias_gradient(p.dho_sums, weights[1]),
+              weight_gradient(p.dse, rows(normal), weights[2]), bias_gradient(p.dse_sums, weights[3]),
+              output};
     }
 
-    at::Tensor dnormal;
+    at::Tensor dnormal, dtold;
 
    private:
-    void context(const at::Tensor& ho, const at::Tensor& dH, std::int64_t order, cudaStream_t stream) {
-      const std::int64_t B = ho.size(0), n = ho.size(1), kD = ho.size(2);
-      kernels::MeansBackwardParams p;
-      p.sizes = {kernel_dtype(ho), B, n, n, kD / order, static_cast<int>(order)};
-      dho = at::empty(ho.sizes(), ho.options());
-      dho_sums = floats({B * kernels::context_parts(p.sizes), kD}, ho);
-      p.ho = ho.const_data_ptr(), p.dH = dH.const_data_ptr<float>(), p.dho = dho.mutable_data_ptr();
-      p.dho_sums = dho_sums.mutable_data_ptr<float>();
-      check_launch("mixer_branch", kernels::mixer_means_backward(p, stream));
-    }
-
     at::TensorList weights;
-    at::Tensor dho, dho_sums, dse, dse_sums, output;
+    at::Tensor told, output;
+    cuda::ProjectionGradients p;
   };
 
   // By the other operations, which can be differentiated again.
-  static ResidualStream composed(const ResidualStream& s, const Modulation& m, at::TensorList w,
-                                 std::int64_t order) {
-    return mixer_branch(s, m, {w[0], w[1], w[2], w[3], w[4], {}}, order);
+  static ResidualStream composed(const ResidualStream& s, const Modulation& m, const Told& told,
+                                 at::TensorList w, const Settings& settings) {
+    const Mask mask{told.visible.defined() ? told.visible.to(at::kBool) : told.visible, settings.block,
+                    settings.window};
+    const at::Tensor tokens = told.tokens.defined() ? told.tokens.to(s.x.scalar_type()) : told.tokens;
+    return mixer_branch(s, m, {w[0], w[1], w[2], w[3], w[4], {}}, settings.order, {tokens, mask});
+  }
+
+ private:
+  static Problem problem_of(const Told& told, const variable_list& w, const Settings& settings) {
+    Problem p;
+    p.order = settings.order, p.D = w[0].size(0) / settings.order;
+    p.block = settings.block, p.window = settings.window;
+    p.queries = {settings.tokens};
+    p.visible = told.visible;
+    return p;
+  }
+  // Where a sequence has several texts, its tokens are as many sequences.
+  static at::Tensor by_text(const at::Tensor& x, const Told& told) {
+    return told.tokens.defined() ? x.view({told.tokens.size(0), -1, x.size(2)}) : x;
   }
 };
 
 struct FeedForwardGemms {
   static constexpr std::size_t kWeights = 3;  // up with its bias, down
 
-  static Forward forward(const at::Tensor& normal, const variable_list& w, std::int64_t,
+  static Forward forward(const at::Tensor& normal, const Told&, const variable_list& w, const Settings&,
                          cudaStream_t stream) {
     const cuda::Activated a = cuda::gelu_gemm(normal, w[0], w[1], /*keep=*/true, stream);
     return {at::mm(rows(a.after), w[2].t()).view(normal.sizes()), {a.before}};
   }
 
   struct Backward {
-    Backward(const at::Tensor& dy, const variable_list& w, const variable_list& saved, std::int64_t,
-             at::TensorList weights, cudaStream_t stream)
+    Backward(const at::Tensor& dy, const Told&, const variable_list& w, const variable_list& saved,
+             const Settings&, at::TensorList weights, cudaStream_t stream)
         : weights(weights) {
       const cuda::GeluGradients g = cuda::gelu_backward_gemm(dy, w[2], saved[0], stream).value();
-      down = weight_gradient(dy, g.after, weights[2]);
+      down = weight_gradient(rows(dy), rows(g.after), weights[2]);
       dbefore = g.dbefore, sums = g.sums;
       dnormal = at::mm(rows(dbefore), w[0]).view(dy.sizes());
     }
 
     variable_list gradients(const at::Tensor& normal) const {
-      return {weight_gradient(dbefore, normal, weights[0]), bias_gradient(sums, weights[1]), down};
+      return {weight_gradient(rows(dbefore), rows(normal), weights[0]), bias_gradient(sums, weights[1]),
+              down};
     }
 
-    at::Tensor dnormal;
+    at::Tensor dnormal, dtold;
 
    private:
     at::TensorList weights;
     at::Tensor dbefore, sums, down;
   };
 
-  static ResidualStream composed(const ResidualStream& s, const Modulation& m, at::TensorList w,
-                                 std::int64_t) {
+  static ResidualStream composed(const ResidualStream& s, const Modulation& m, const Told&, at::TensorList w,
+                                 const Settings&) {
     return feed_forward_branch(s, m, w[0], w[1], w[2], at::zeros({w[2].size(0)}, w[2].options()));
   }
 };
@@ -161,28 +190,33 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
                                const std::optional<at::Tensor>& maybe_y,
                                const std::optional<at::Tensor>& maybe_bias,
                                const std::optional<at::Tensor>& maybe_gate, const at::Tensor& scale,
-                               const at::Tensor& shift, double base, double eps, at::ScalarType dtype,
-                               std::int64_t order, at::TensorList weights) {
+                               const at::Tensor& shift, const std::optional<at::Tensor>& maybe_told,
+                               const std::optional<at::Tensor>& maybe_visible, const Settings& settings,
+                               at::TensorList weights) {
     const at::Tensor y = or_none(maybe_y), bias = or_none(maybe_bias), gate = or_none(maybe_gate);
+    const Told told{or_none(maybe_told), or_none(maybe_visible)};
     at::AutoDispatchBelowADInplaceOrView guard;
     const NoAutocast no_autocast;
     const OnDevice device(x);
     GatedNormForward n;
     if (y.defined()) {
-      n = gated_add_norm_forward_cuda(x, y, gate, base, scale, shift, eps, bias);
+      n = gated_add_norm_forward_cuda(x, y, gate, settings.base, scale, shift, settings.eps, bias);
     } else {
-      const NormForward first = modulated_norm_forward_cuda(x, scale, shift, eps, dtype);
+      const NormForward first = modulated_norm_forward_cuda(x, scale, shift, settings.eps, settings.dtype);
       n = {{}, first.out, first.mean, first.rstd};
     }
-    const variable_list w = lowered(weights, dtype);
-    const Forward made = Gemms::forward(n.out, w, order, device.stream());
+    const variable_list w = lowered(weights, settings.dtype);
+    const Forward made = Gemms::forward(n.out, told, w, settings, device.stream());
     const at::Tensor kept = y.defined() ? at::Tensor() : n.out;  // which the plain norm does not give again
-    variable_list saved{x, y, bias, gate, scale, shift, n.sum, kept, n.mean, n.rstd};
+    variable_list saved{x,     y,    bias,   gate,  scale, shift, told.tokens, told.visible,
+                        n.sum, kept, n.mean, n.rstd};
     saved.insert(saved.end(), weights.begin(), weights.end());
     saved.insert(saved.end(), w.begin(), w.end());
     saved.insert(saved.end(), made.saved.begin(), made.saved.end());
     ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["base"] = base, ctx->saved_data["eps"] = eps, ctx->saved_data["order"] = order;
+    auto& data = ctx->saved_data;
+    data["base"] = settings.base, data["eps"] = settings.eps, data["order"] = settings.order;
+    data["tokens"] = settings.tokens, data["block"] = settings.block, data["window"] = settings.window;
     ctx->set_materialize_grads(false);
     return {y.defined() ? n.sum : x, made.y};
   }
@@ -194,37 +228,45 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
     const NoAutocast no_autocast;
     const at::Tensor dsum = grads[0].defined() ? grads[0].contiguous() : at::Tensor();
     const at::Tensor dy = grads[1].defined() ? placed(grads[1]) : at::zeros_like(s.y_like());
-    const typename Gemms::Backward b(dy, s.lowered(), s.gemms(), s.order, s.weights(), device.stream());
+    const typename Gemms::Backward b(dy, s.told(), s.lowered(), s.gemms(), s.settings, s.weights(),
+                                     device.stream());
     if (!s.y().defined()) {
       NormBackward g = modulated_norm_backward_cuda(b.dnormal, s.x(), s.scale(), s.mean(), s.rstd());
       if (dsum.defined()) g.dx.add_(dsum);
-      return all({g.dx, {}, {}, {}, g.dscale, g.dshift}, b.gradients(s.normal()));
+      return all({g.dx, {}, {}, {}, g.dscale, g.dshift, b.dtold}, b.gradients(s.normal()));
     }
-    const GatedNormAgain g = gated_add_norm_again_cuda(dsum, b.dnormal, s.sum(), s.y(), s.gate(), s.base,
-                                                       s.scale(), s.shift(), s.mean(), s.rstd(), s.bias());
-    return all({g.dx, g.dy, g.dbias, g.dgate, g.dscale, g.dshift}, b.gradients(g.again));
+    const GatedNormAgain g =
+        gated_add_norm_again_cuda(dsum, b.dnormal, s.sum(), s.y(), s.gate(), s.settings.base, s.scale(),
+                                  s.shift(), s.mean(), s.rstd(), s.bias());
+    return all({g.dx, g.dy, g.dbias, g.dgate, g.dscale, g.dshift, b.dtold}, b.gradients(g.again));
   }
 
  private:
-  static constexpr std::size_t kInputs = 6, kOthers = 4;  // arguments that are tensors, and that are not
+  // Arguments with gradients, and those without.
+  static constexpr std::size_t kInputs = 7, kOthers = 2;
 
   // What was saved, by name.
   struct Saved {
     explicit Saved(AutogradContext* ctx)
         : v(ctx->get_saved_variables()),
-          base(ctx->saved_data["base"].toDouble()),
-          eps(ctx->saved_data["eps"].toDouble()),
-          order(ctx->saved_data["order"].toInt()) {}
+          settings{.base = ctx->saved_data["base"].toDouble(),
+                   .eps = ctx->saved_data["eps"].toDouble(),
+                   .dtype = v[kFirst + Gemms::kWeights].scalar_type(),
+                   .order = ctx->saved_data["order"].toInt(),
+                   .tokens = ctx->saved_data["tokens"].toInt(),
+                   .block = ctx->saved_data["block"].toInt(),
+                   .window = ctx->saved_data["window"].toInt()} {}
     const at::Tensor& x() const { return v[0]; }
     const at::Tensor& y() const { return v[1]; }
     const at::Tensor& bias() const { return v[2]; }
     const at::Tensor& gate() const { return v[3]; }
     const at::Tensor& scale() const { return v[4]; }
     const at::Tensor& shift() const { return v[5]; }
-    const at::Tensor& sum() const { return v[6]; }
-    const at::Tensor& normal() const { return v[7]; }
-    const at::Tensor& mean() const { return v[8]; }
-    const at::Tensor& rstd() const { return v[9]; }
+    Told told() const { return {v[6], v[7]}; }
+    const at::Tensor& sum() const { return v[8]; }
+    const at::Tensor& normal() const { return v[9]; }
+    const at::Tensor& mean() const { return v[10]; }
+    const at::Tensor& rstd() const { return v[11]; }
     const at::Tensor& y_like() const { return y().defined() ? y() : normal(); }
     at::TensorList weights() const { return at::TensorList(v).slice(kFirst, Gemms::kWeights); }
     variable_list lowered() const { return some(kFirst + Gemms::kWeights, Gemms::kWeights); }
@@ -234,11 +276,10 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
     }
 
     variable_list v;
-    double base, eps;
-    std::int64_t order;
+    Settings settings;
 
    private:
-    static constexpr std::size_t kFirst = 10;
+    static constexpr std::size_t kFirst = 12;
     variable_list some(std::size_t first, std::size_t count) const {
       const auto begin = v.begin() + static_cast<std::ptrdiff_t>(first);
       return {begin, begin + static_cast<std::ptrdiff_t>(count)};
@@ -259,8 +300,9 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
     in.insert(in.end(), s.weights().begin(), s.weights().end());
     in = aliases(in);
     const PathGuard composed(Path::composed);
-    const ResidualStream out = Gemms::composed({in[0], in[1], in[2], in[3], s.base}, {in[4], in[5], s.eps},
-                                               at::TensorList(in).slice(kInputs), s.order);
+    const ResidualStream out =
+        Gemms::composed({in[0], in[1], in[2], in[3], s.settings.base}, {in[4], in[5], s.settings.eps},
+                        {in[6], s.told().visible}, at::TensorList(in).slice(kInputs), s.settings);
     variable_list outs, douts;
     for (std::size_t i = 0; i < 2; ++i) {
       if (!grads[i].defined()) continue;
@@ -279,14 +321,14 @@ bool is_half(at::ScalarType dtype) {
 }
 
 // Whether the norms and products of these sizes and dtypes have kernels, and a graph is wanted.
-bool covered(const ResidualStream& s, const Modulation& m, const variable_list& weights,
-             at::ScalarType dtype) {
+bool covered(const ResidualStream& s, const Modulation& m, const variable_list& weights, at::ScalarType dtype,
+             const at::Tensor& told = {}) {
   const at::Tensor& x = s.x;
   if (!x.is_cuda() || x.numel() == 0 || x.size(2) > kernels::kMaxNormWidth || !is_half(dtype)) return false;
   if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kBFloat16) return false;
   if (s.y.defined() && s.y.scalar_type() != dtype) return false;
   variable_list there;
-  for (const at::Tensor& t : {s.x, s.y, s.bias, s.gate, m.scale, m.shift})
+  for (const at::Tensor& t : {s.x, s.y, s.bias, s.gate, m.scale, m.shift, told})
     if (t.defined()) there.push_back(t);
   for (const at::Tensor& w : weights) {
     if (!w.defined() || (w.scalar_type() != dtype && w.scalar_type() != at::kFloat)) return false;
@@ -305,29 +347,34 @@ void check_arguments(const char* op, const ResidualStream& s, const Modulation& 
 }
 
 template <class Gemms>
-ResidualStream run(const ResidualStream& s, const Modulation& m, at::ScalarType dtype, std::int64_t order,
+ResidualStream run(const ResidualStream& s, const Modulation& m, Settings settings, const Told& told,
                    const variable_list& weights, const at::Tensor& last_bias) {
   const auto row = [](const at::Tensor& t) { return t.to(at::kFloat).contiguous(); };
-  std::optional<at::Tensor> y, bias, gate;
+  std::optional<at::Tensor> y, bias, gate, tokens, visible;
   if (s.y.defined()) {
     y = s.y.contiguous(), gate = row(s.gate);
     if (s.bias.defined()) bias = row(s.bias);
   }
+  if (told.tokens.defined()) tokens = told.tokens.to(settings.dtype).contiguous();
+  if (told.visible.defined()) visible = told.visible;
+  settings.base = s.base, settings.eps = m.eps, settings.tokens = s.x.size(1);
   const variable_list both =
-      BranchFunction<Gemms>::apply(s.x.contiguous(), y, bias, gate, row(m.scale), row(m.shift), s.base, m.eps,
-                                   dtype, order, at::TensorList(weights));
+      BranchFunction<Gemms>::apply(s.x.contiguous(), y, bias, gate, row(m.scale), row(m.shift), tokens,
+                                   visible, settings, at::TensorList(weights));
   return {.x = both[0], .y = both[1], .bias = last_bias};
 }
 
 }  // namespace
 
 std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& s, const Modulation& m,
-                                                const LayerWeights& w, std::int64_t order) {
+                                                const LayerWeights& w, std::int64_t order,
+                                                const MixerContext& context) {
   constexpr const char* op = "mixer_branch";
   check_arguments(op, s, m);
   const variable_list weights{w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight};
   const at::ScalarType dtype = branch_type(s.x);
-  if (!w.ag_bias.defined() || !covered(s, m, weights, dtype)) return {};
+  if (!w.ag_bias.defined() || !covered(s, m, weights, dtype, context.tokens)) return {};
+  if (!cuda::covers(context.mask, {}, order, s.x)) return {};
   const std::int64_t d = s.x.size(2);
   check_linear(op, "ho", w.ho_weight, w.ho_bias, d), check_linear(op, "se", w.se_weight, w.se_bias, d);
   check_linear(op, "ag", w.ag_weight, w.ag_bias, w.se_weight.size(0));
@@ -336,7 +383,12 @@ std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& s, const M
         ", ", shape_text(w.se_weight), " and ", shape_text(w.ag_weight));
   const OnDevice device(s.x);
   if (!cuda::has_mixer_gemms(s.x, w.ho_weight.size(0), order, dtype)) return {};
-  return run<MixerGemms>(s, m, dtype, order, weights, w.ag_bias);
+  const at::Tensor& visible = context.mask.visible;
+  if (visible.defined() && visible.scalar_type() != at::kBool) return {};  // its numbers are to be checked
+  const Told told{context.tokens, visible.defined() ? visible.contiguous().view(at::kByte) : visible};
+  const Settings settings{
+      .dtype = dtype, .order = order, .block = context.mask.block, .window = context.mask.window};
+  return run<MixerGemms>(s, m, settings, told, weights, w.ag_bias);
 }
 
 std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream& s, const Modulation& m,
@@ -352,7 +404,7 @@ std::optional<ResidualStream> feed_forward_branch_cuda(const ResidualStream& s, 
   check(down.size(0) == d, op, ": down: expected ", d, " rows like the stream, got ", shape_text(down));
   const OnDevice device(s.x);
   if (!cuda::has_feed_forward_gemms(s.x, up.size(0), dtype)) return {};
-  return run<FeedForwardGemms>(s, m, dtype, 0, weights, down_bias);
+  return run<FeedForwardGemms>(s, m, {.dtype = dtype}, {}, weights, down_bias);
 }
 
 }  // namespace pom::ops::detail

@@ -371,6 +371,33 @@ TEST(Branches, AreTheirOperationsOneAfterAnother) {
   EXPECT_TRUE(at::equal(taken({.x = a[0]}), a[0]));
 }
 
+// Other tokens, of which some count, for each sequence or for each of its parts; and blocks.
+TEST(Branches, ReadWhatTheyAreTold) {
+  constexpr std::int64_t B = 2, N = 12, d = 24, features = 48, order = 2, texts = 6, words = 5;
+  const auto drawn = [](at::IntArrayRef shape) { return at::randn(shape) / 5; };
+  const at::Tensor x = at::randn({B, N, d}), scale = drawn({B, d}), shift = drawn({B, d}),
+                   told = at::randn({texts, words, d});
+  const LayerWeights w{drawn({features, d}), drawn({features}),    drawn({features, d}),
+                       drawn({features}),    drawn({d, features}), drawn({d})};
+  const at::Tensor keys = at::arange(words).le(at::arange(texts).unsqueeze(1).remainder(words));
+  const at::Tensor normal = modulated_norm(x, scale, shift, kEps);
+  const ResidualStream heard =
+      mixer_branch({.x = x}, {scale, shift, kEps}, w, order, {told, Mask::keys(keys)});
+  for (std::int64_t t = 0; t < texts; ++t) {
+    const std::int64_t part = N / (texts / B), clip = t / (texts / B), begin = t % (texts / B) * part;
+    const at::Tensor alone = mixer_layer(normal.narrow(0, clip, 1).narrow(1, begin, part),
+                                         told.narrow(0, t, 1).narrow(1, 0, t % words + 1), w, order);
+    EXPECT_TRUE(at::allclose(heard.y.narrow(0, clip, 1).narrow(1, begin, part), alone, 1e-5, 1e-6)) << t;
+  }
+  const Mask blocks = Mask::block_causal(4, 2);
+  const ResidualStream seen = mixer_branch({.x = x}, {scale, shift, kEps}, w, order, {.mask = blocks});
+  EXPECT_TRUE(at::equal(seen.y, mixer_layer(normal, normal, w, order, blocks)));
+  EXPECT_NE(message_of([&] {
+              mixer_branch({.x = x}, {scale, shift, kEps}, w, order, {told.narrow(0, 0, 5), {}});
+            }).find("mixer_branch: context: expected one"),
+            std::string::npos);
+}
+
 TEST(TrainingErrors, NameTheArgument) {
   const at::Tensor x = at::randn({2, 3, 8}), rows = at::randn({2, 8});
   const auto says = [](const std::string& text, const char* part) {

@@ -275,10 +275,20 @@ INSTANTIATE_TEST_SUITE_P(Widths, GpuNormGradients, testing::Values(48, 1152));
 
 struct BranchCase {
   std::int64_t B, N, d, features;
-  std::int64_t order;  // of the mixer; 0: a feed-forward
-  bool waiting;        // whether the stream has something to add
-  bool bias;           // whether that comes without its bias
+  std::int64_t order;                  // of the mixer; 0: a feed-forward
+  bool waiting;                        // whether the stream has something to add
+  bool bias;                           // whether that comes without its bias
+  std::int64_t texts = 0, words = 0;   // what the mixer reads instead of the stream
+  std::int64_t block = 0, window = 0;  // or how it reads the stream
 };
+
+// Of text i the first i % words + 1 words count, of the second none.
+MixerContext branch_context(const BranchCase& c, const at::Tensor& told) {
+  if (c.texts == 0) return {.tokens = {}, .mask = {{}, c.block, c.window}};
+  const at::Tensor i = at::arange(c.texts).unsqueeze(1);
+  const at::Tensor counted = at::arange(c.words).le(i.remainder(c.words)).logical_and(i.ne(1));
+  return {told, Mask::keys(counted.cuda())};
+}
 
 // x, y, bias, gate, scale, shift, the gate after the branch, and the weights.
 Tensors branch_inputs(const BranchCase& c, at::ScalarType stream, at::ScalarType branch) {
@@ -294,6 +304,7 @@ Tensors branch_inputs(const BranchCase& c, at::ScalarType stream, at::ScalarType
     all.push_back(drawn({c.features, c.d}, in).to(weight)),
         all.push_back(drawn({c.features}, 0.3).to(weight));
   all.push_back(drawn({c.d, c.features}, out).to(weight)), all.push_back(drawn({c.d}, 0.3).to(weight));
+  if (c.texts > 0) all.push_back(drawn({c.texts, c.words, c.d}, 1).to(branch));
   return all;
 }
 
@@ -308,9 +319,9 @@ BranchRun run_branch(const BranchCase& c, const Tensors& in, at::ScalarType bran
   ResidualStream stream{.x = in[0]};
   if (c.waiting) stream = {in[0], in[1], c.bias ? in[2] : at::Tensor(), in[3], 1.0};
   const Modulation m{in[4], in[5], 1e-6};
-  ResidualStream out = c.order > 0
-                           ? mixer_branch(stream, m, {in[7], in[8], in[9], in[10], in[11], in[12]}, c.order)
-                           : feed_forward_branch(stream, m, in[7], in[8], in[9], in[10]);
+  ResidualStream out = c.order > 0 ? mixer_branch(stream, m, {in[7], in[8], in[9], in[10], in[11], in[12]},
+                                                  c.order, branch_context(c, in.back()))
+                                   : feed_forward_branch(stream, m, in[7], in[8], in[9], in[10]);
   const std::string function = out.y.grad_fn() ? out.y.grad_fn()->name() : "";
   out.gate = in[6], out.base = 1.0;
   return {out.x, taken(out), function};
@@ -373,20 +384,22 @@ TEST_P(GpuBranches, ValuesAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, GpuBranches,
-                         testing::Combine(testing::Values(BranchCase{2, 203, 64, 128, 2, true, true},
-                                                          BranchCase{2, 203, 64, 128, 2, false, false},
-                                                          BranchCase{3, 130, 40, 96, 3, true, false},
-                                                          BranchCase{1, 257, 32, 64, 1, true, true},
-                                                          BranchCase{40, 5, 64, 256, 4, true, true},
-                                                          BranchCase{1, 2500, 1152, 4608, 2, true, true},
-                                                          BranchCase{2, 203, 64, 128, 0, true, true},
-                                                          BranchCase{2, 203, 64, 128, 0, false, false},
-                                                          BranchCase{3, 130, 40, 96, 0, true, false},
-                                                          BranchCase{4, 1000, 384, 1536, 0, true, true}),
-                                          testing::Values(Dtypes{at::kFloat, at::kBFloat16},
-                                                          Dtypes{at::kFloat, at::kHalf},
-                                                          Dtypes{at::kBFloat16, at::kBFloat16})));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, GpuBranches,
+    testing::Combine(
+        testing::Values(
+            BranchCase{2, 203, 64, 128, 2, true, true}, BranchCase{2, 203, 64, 128, 2, false, false},
+            BranchCase{3, 130, 40, 96, 3, true, false}, BranchCase{1, 257, 32, 64, 1, true, true},
+            BranchCase{40, 5, 64, 256, 4, true, true}, BranchCase{1, 2500, 1152, 4608, 2, true, true},
+            BranchCase{3, 96, 64, 128, 2, true, true, 3, 7},
+            BranchCase{2, 240, 40, 96, 3, false, false, 6, 12},
+            BranchCase{4, 256, 160, 640, 2, true, true, 8, 48},
+            BranchCase{2, 256, 64, 128, 2, true, true, 0, 0, 64},
+            BranchCase{3, 320, 40, 96, 1, false, false, 0, 0, 32, 3},
+            BranchCase{2, 203, 64, 128, 0, true, true}, BranchCase{2, 203, 64, 128, 0, false, false},
+            BranchCase{3, 130, 40, 96, 0, true, false}, BranchCase{4, 1000, 384, 1536, 0, true, true}),
+        testing::Values(Dtypes{at::kFloat, at::kBFloat16}, Dtypes{at::kFloat, at::kHalf},
+                        Dtypes{at::kBFloat16, at::kBFloat16})));
 
 // Sizes without products of our own, and no graph: the operations one after another.
 TEST(GpuBranchesElsewhere, AreComposed) {
@@ -402,8 +415,10 @@ TEST(GpuBranchesElsewhere, AreComposed) {
 
 TEST(GpuBranchGradients, OfSecondOrder) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
-  for (const std::int64_t order : {2, 0}) {
-    const BranchCase c{2, 150, 32, 64, order, true, true};
+  for (const BranchCase& c :
+       {BranchCase{2, 150, 32, 64, 2, true, true}, BranchCase{2, 150, 32, 64, 0, true, true},
+        BranchCase{2, 150, 32, 64, 2, true, true, 6, 5},
+        BranchCase{2, 128, 32, 64, 2, true, true, 0, 0, 32, 2}}) {
     const Tensors made = branch_inputs(c, at::kFloat, at::kBFloat16);
     const auto second = [&](bool wide) {
       Tensors in;
@@ -415,7 +430,8 @@ TEST(GpuBranchGradients, OfSecondOrder) {
       return torch::autograd::grad({slope.to(at::kDouble).square().sum()}, {in[0]})[0].to(at::kDouble);
     };
     const at::Tensor truth = second(true);
-    EXPECT_LT((second(false) - truth).norm().item<double>(), 0.05 * truth.norm().item<double>()) << order;
+    EXPECT_LT((second(false) - truth).norm().item<double>(), 0.05 * truth.norm().item<double>())
+        << c.order << " " << c.texts << " " << c.block;
   }
 }
 
