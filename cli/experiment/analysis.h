@@ -50,7 +50,8 @@ struct Results {
   std::vector<Metric> metrics;  // columns
   std::vector<RowResult> rows;
   Scores floor;
-  std::string device;  // where it was timed, if anything is
+  std::vector<std::pair<std::string, Scores>> doses;  // of drawings that were spoilt
+  std::string device;                                 // where it was timed, if anything is
   std::vector<Finding> findings;
   std::vector<ScalingFit> fits;
   std::vector<std::pair<std::string, double>> rankings;  // Kendall's tau between metrics' orders of the rows

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "cli/experiment/analysis.h"
+#include "cli/experiment/doses.h"
 #include "cli/experiment/runner.h"
 
 namespace pom::cli::experiment {
@@ -11,7 +12,8 @@ namespace {
 std::vector<Metric> columns_of(const File& file) {
   std::vector<Metric> all = metrics_of(file.judge.kind), some;
   if (file.judge.metrics.empty()) return all;
-  for (const std::string& name : file.judge.metrics) some.push_back(metric_named(all, name));
+  for (const std::string& name : file.judge.metrics)
+    if (name != "frechet_inception" || file.judge.inception) some.push_back(metric_named(all, name));
   return some;
 }
 
@@ -54,6 +56,9 @@ Results collect(const Plan& plan, const Folder& folder) {
   Results results;
   results.metrics = columns_of(plan.file());
   results.floor = folder.floor().value_or(Scores());
+  if (plan.file().judge.doses)
+    for (const Dose& dose : doses())
+      if (const auto scores = folder.dose(dose.name)) results.doses.emplace_back(dose.name, *scores);
   results.device = folder.device().value_or("");
   for (const Row& row : plan.rows) {
     RowResult& result = results.rows.emplace_back(describe_row(plan, folder, row));

@@ -25,6 +25,8 @@ struct JudgeConfig {
   std::int64_t steps = 1200;  // of its training, where it learns
   std::int64_t count = 1000;  // samples of each run
   std::int64_t reference = 10000;
+  bool doses = true;                      // whether it also looks at drawings that are spoilt
+  bool inception = false;                 // distances by an Inception-v3 of drawn weights too
   std::vector<std::string> metrics = {};  // columns of the table; all of them where empty
 
   template <class Visit>
@@ -39,6 +41,9 @@ struct JudgeConfig {
     visit(Field{.name = "count", .help = "samples of each run", .least = 4, .most = 1e6}, count);
     visit(Field{.name = "reference", .help = "drawings they are compared with", .least = 4, .most = 1e7},
           reference);
+    visit(Field{.name = "doses", .help = "score drawings that are spoilt a little, for a scale"}, doses);
+    visit(Field{.name = "inception", .help = "distances by Inception-v3 with drawn weights; wants a GPU"},
+          inception);
     visit(Field{.name = "metrics", .help = "columns of the table; none: all"}, metrics);
   }
 };

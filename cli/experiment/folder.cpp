@@ -79,6 +79,14 @@ void Folder::write_floor(const Scores& scores) const {
   write_scores(path_ / "floor.json", scores);
 }
 
+std::optional<Scores> Folder::dose(const std::string& name) const {
+  return read_scores(path_ / "doses" / (file_safe(name) + ".json"));
+}
+
+void Folder::write_dose(const std::string& name, const Scores& scores) const {
+  write_scores(path_ / "doses" / (file_safe(name) + ".json"), scores);
+}
+
 std::optional<double> Folder::step_seconds(const std::string& arm) const {
   const std::optional<Scores> scores = read_scores(path_ / arm / "step.json");
   if (!scores) return std::nullopt;

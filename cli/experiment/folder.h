@@ -3,6 +3,7 @@
 //   experiment.toml        the file as it was resolved
 //   judge-SEED.safetensors a judge that has learnt
 //   floor.json             what the judge says of drawings
+//   doses/NAME.json        and of drawings that are spoilt
 //   device.json            where it is timed, if anything is
 //   ARM/seed-S/            the folder of a run (pom train), without its checkpoints once it is done
 //   ARM/seed-S/trained.json
@@ -57,6 +58,8 @@ class Folder {
   static void write_judged(const std::filesystem::path& run, const std::string& point, const Scores& scores);
   std::optional<Scores> floor() const;
   void write_floor(const Scores& scores) const;
+  std::optional<Scores> dose(const std::string& name) const;
+  void write_dose(const std::string& name, const Scores& scores) const;
   // Seconds of a step of an arm, measured once.
   std::optional<double> step_seconds(const std::string& arm) const;
   void write_step_seconds(const std::string& arm, double seconds) const;

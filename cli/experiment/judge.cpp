@@ -2,14 +2,18 @@
 
 #include <algorithm>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include "cli/eval/eval.h"
 #include "cli/output_names.h"
 #include "pom/base/error.h"
 #include "pom/eval/frechet.h"
+#include "pom/eval/inception_input.h"
 #include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
+#include "pom/generate/device.h"
 #include "pom/io/picture.h"
 #include "pom/io/sheet.h"
 
@@ -60,10 +64,32 @@ eval::Judge untrained(const JudgeRoom& room) {
 }  // namespace
 
 RandomFeatures::RandomFeatures(const JudgeRoom& room, const at::Tensor& reference)
-    : network_(untrained(room)), reference_(network_.look(reference).features) {}
+    : network_(untrained(room)), reference_(network_.look(reference).features) {
+  if (!room.config.inception) return;
+  inception_.emplace(eval::drawn_inception_weights(), at::kFloat,
+                     generate::device_named(room.device, "experiment"));
+  early_ = early(reference);
+}
 
-double RandomFeatures::frechet(const at::Tensor& pictures) const {
-  return score_named(frechet_scores(network_.look(pictures).features, reference_), "frechet");
+at::Tensor RandomFeatures::early(const at::Tensor& pictures) const {
+  constexpr std::int64_t some = 64;
+  const at::NoGradGuard no_gradients;
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& part : pictures.split(some)) {
+    const at::Tensor input =
+        eval::inception_input(part.to(inception_->device()), eval::InputRule::torch, inception_->dtype());
+    all.push_back(inception_->forward(input, {.early = true, .pool3 = false}).pool192.to(at::kCPU));
+  }
+  return at::cat(all);
+}
+
+Scores RandomFeatures::scores(const at::Tensor& pictures) const {
+  const auto distance = [](const at::Tensor& features, const at::Tensor& reference) {
+    return score_named(frechet_scores(features, reference), "frechet");
+  };
+  Scores scores = {{"frechet_random", distance(network_.look(pictures).features, reference_)}};
+  if (inception_) scores.emplace_back("frechet_inception", distance(early(pictures), early_));
+  return scores;
 }
 
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "cli/experiment/doses.h"
 #include "cli/experiment/file.h"
 #include "cli/experiment/metrics.h"
 #include "cli/signals.h"
 #include "pom/eval/drawings.h"
+#include "pom/eval/inception.h"
 #include "pom/eval/judge.h"
 #include "pom/eval/scenes_eval.h"
 #include "pom/generate/engine.h"
@@ -39,8 +42,8 @@ class Judge {
   // first pictures go on `sheet`, where it has a name. Throws generate::Stopped where a signal asked.
   virtual Scores judge(const std::filesystem::path& model, const generate::Request& how, std::int64_t seed,
                        const std::filesystem::path& sheet) = 0;
-  // The same of drawings in place of samples: the best that can be had.
-  virtual Scores floor() = 0;
+  // The same of drawings in place of samples: the best that can be had; or of drawings that are spoilt.
+  virtual Scores floor(const Dose* dose = nullptr) = 0;
 };
 
 // Learns where its file is not in the folder yet.
@@ -72,11 +75,16 @@ Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference);
 class RandomFeatures {
  public:
   RandomFeatures(const JudgeRoom& room, const at::Tensor& reference);  // pictures (N, 3, H, W)
-  double frechet(const at::Tensor& pictures) const;
+  // "frechet_random"; and "frechet_inception", where it is asked for: by the 192 channels behind the second
+  // pool of Inception-v3, whose weights are drawn too.
+  Scores scores(const at::Tensor& pictures) const;
 
  private:
+  at::Tensor early(const at::Tensor& pictures) const;
+
   eval::Judge network_;
-  at::Tensor reference_;
+  std::optional<eval::Inception> inception_;
+  at::Tensor reference_, early_;
 };
 
 }  // namespace pom::cli::experiment

@@ -18,6 +18,9 @@ std::vector<Metric> metrics_of(std::string_view judge) {
                {"kind_first", "shape, first frames, %", true, 2, true},
                {"kind_last", "shape, last frames, %", true, 2, true},
                {"steady", "same shape at both ends, %", true, 2, true},
+               {"settles", "last less first, %", true, 2, true},
+               {"frechet_frames", "FD of frames"},
+               {"frechet_stacks", "FD of 8 frames"},
                {"speed_error", "error of speed", false, 3},
                {"misfit", "misfit", false, 4}};
   else if (judge == "figure1")
@@ -38,6 +41,7 @@ std::vector<Metric> metrics_of(std::string_view judge) {
                {"frechet_infinity", "FD∞"},
                {"frechet_n", "FD of N"},
                {"frechet_random", "FD, random features"},
+               {"frechet_inception", "FD, random Inception"},
                {"everything", "all right, %", true, 2, true},
                {"pairs", "shape and colour, %", true, 2, true},
                {"relations", "relations, %", true, 2, true},
@@ -52,6 +56,7 @@ std::vector<Metric> metrics_of(std::string_view judge) {
                {"frechet_infinity", "FD∞"},
                {"frechet_n", "FD of N"},
                {"frechet_random", "FD, random features"},
+               {"frechet_inception", "FD, random Inception"},
                {"recognised", "recognised, %", true, 2, true},
                {"inception", "judge-IS", false, 2, true},
                {"precision", "precision", false, 3, true},

@@ -104,8 +104,13 @@ Judge& Runner::sweep_judge() {
 }
 
 void Runner::measure_floor() {
-  if (folder_.floor()) return;
-  folder_.write_floor(main_judge().floor());
+  if (!folder_.floor()) folder_.write_floor(main_judge().floor());
+  if (!plan_.file().judge.doses) return;
+  for (const Dose& dose : doses()) {
+    if (folder_.dose(dose.name)) continue;
+    check_time();
+    folder_.write_dose(dose.name, main_judge().floor(&dose));
+  }
 }
 
 void Runner::train(const train::Recipe& recipe, const fs::path& run, const std::string& init_from,

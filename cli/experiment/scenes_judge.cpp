@@ -36,9 +36,10 @@ class ScenesJudge : public Judge {
     return scores(questions, pictures);
   }
 
-  Scores floor() override {
+  Scores floor(const Dose* dose) override {
     const std::vector<SceneQuestion> questions = questions_of(of_floor, room_.config.count);
-    return scores(questions, eval::draw_scenes(questions, room_.canvas()));
+    const at::Tensor drawings = eval::draw_scenes(questions, room_.canvas());
+    return scores(questions, dose ? dose->spoilt(drawings) : drawings);
   }
 
  private:
@@ -90,7 +91,6 @@ class ScenesJudge : public Judge {
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     Scores scores = frechet_scores(seen.features, reference_);
     const Scores others = {
-        {"frechet_random", random_->frechet(pictures)},
         {"everything", share(all.everything)},
         {"pairs", share(all.pairs)},
         {"relations", static_cast<double>(all.relations) / static_cast<double>(all.relations_asked)},
@@ -100,7 +100,8 @@ class ScenesJudge : public Judge {
         {"precision", near.precision},
         {"recall", near.recall},
         {"misfit", all.mean_misfit()}};
-    scores.insert(scores.end(), others.begin(), others.end());
+    for (const Scores& more : {random_->scores(pictures), others})
+      scores.insert(scores.end(), more.begin(), more.end());
     return scores;
   }
 

@@ -47,7 +47,10 @@ class ShapesJudge : public Judge {
     return scores(pictures);
   }
 
-  Scores floor() override { return scores(drawn(eval::DrawnFor::yardstick, asked_)); }
+  Scores floor(const Dose* dose) override {
+    const at::Tensor drawings = drawn(eval::DrawnFor::yardstick, asked_);
+    return scores(dose ? dose->spoilt(drawings) : drawings);
+  }
 
  private:
   static eval::Judge open(const JudgeRoom& room) {
@@ -98,15 +101,15 @@ class ShapesJudge : public Judge {
     const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
     const eval::Diversity& own = measures.diversity;
     Scores scores = frechet_scores(seen.features, reference_.features);
-    const Scores others = {{"frechet_random", random_->frechet(pictures)},
-                           {"recognised", measures.recognised},
+    const Scores others = {{"recognised", measures.recognised},
                            {"inception", judge_inception(seen)},
                            {"precision", near.precision},
                            {"recall", near.recall},
                            {"position", (own.x / like_.x + own.y / like_.y) / 2},
                            {"size", own.log2_radius / like_.log2_radius},
                            {"hue", own.hue_entropy / like_.hue_entropy}};
-    scores.insert(scores.end(), others.begin(), others.end());
+    for (const Scores& more : {random_->scores(pictures), others})
+      scores.insert(scores.end(), more.begin(), more.end());
     return scores;
   }
 

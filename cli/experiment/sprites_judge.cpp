@@ -5,9 +5,13 @@
 #include <limits>
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/zeros.h>
 
 #include "cli/eval/eval.h"
 #include "cli/experiment/judge.h"
+#include "pom/eval/clip_scores.h"
 #include "pom/eval/sprites_eval.h"
 
 namespace pom::cli::experiment {
@@ -42,6 +46,9 @@ class SpritesJudge : public Judge {
     format_ = {.width = data.size[0], .height = data.size[1], .frames = data.frames, .fps = data.fps};
     check(format_.frames >= 4, "experiment: judge sprites: expected clips of at least 4 frames, got ",
           format_.frames);
+    const at::Tensor drawings =
+        eval::draw_part(questions_of(of_reference, room.config.reference), format_, 0);
+    frames_ = frame_rows(drawings), stacks_ = stack_rows(drawings);
   }
 
   Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -52,15 +59,39 @@ class SpritesJudge : public Judge {
     return scores(questions, clips);
   }
 
-  Scores floor() override {
+  Scores floor(const Dose* dose) override {
     const std::vector<SpriteQuestion> questions = questions_of(0);
-    return scores(questions, eval::draw_part(questions, format_, 0));
+    const at::Tensor drawings = eval::draw_part(questions, format_, 0);
+    return scores(questions, dose ? dose->spoilt(drawings) : drawings);
   }
 
  private:
-  std::vector<SpriteQuestion> questions_of(std::int64_t seed) const {
+  static constexpr std::int64_t of_reference = most_seed + 1;  // in place of a run's seed
+
+  std::vector<SpriteQuestion> questions_of(std::int64_t seed, std::int64_t count) const {
     const auto key = static_cast<std::uint64_t>(room_.config.seed * 1000 + seed) + 0x6a756467650000ull;
-    return eval::sprite_questions({"training"}, key, room_.config.count);
+    return eval::sprite_questions({"training"}, key, count);
+  }
+  std::vector<SpriteQuestion> questions_of(std::int64_t seed) const {
+    return questions_of(seed, room_.config.count);
+  }
+
+  // The first frame of each clip and every fourth after it, as means over 8 x 8 areas: (rows, 192).
+  static at::Tensor frame_rows(const at::Tensor& clips) {
+    return pooled(clips.slice(2, 0, clips.size(2), 4), eval::frame_side).flatten(0, 1);
+  }
+  // 8 frames that follow each other, as means over 4 x 4 areas: (rows, 384); none of shorter clips.
+  static at::Tensor stack_rows(const at::Tensor& clips) {
+    const std::int64_t stacks = clips.size(2) / eval::stack_frames;
+    return pooled(clips.slice(2, 0, stacks * eval::stack_frames), eval::stack_side)
+        .reshape({clips.size(0) * stacks, eval::stack_frames * 3 * eval::stack_side * eval::stack_side});
+  }
+  // (N, 3, F, H, W) uint8 -> (N, F, 3 side side), 0 to 1.
+  static at::Tensor pooled(const at::Tensor& clips, std::int64_t side) {
+    const std::int64_t N = clips.size(0), F = clips.size(2);
+    if (F == 0) return at::zeros({N, 0, 3 * side * side});
+    const at::Tensor frames = clips.transpose(1, 2).flatten(0, 1).to(at::kFloat) / 255;
+    return at::adaptive_avg_pool2d(frames, {side, side}).view({N, F, 3 * side * side});
   }
 
   at::Tensor sample(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -114,9 +145,21 @@ class SpritesJudge : public Judge {
     }
     const auto count = static_cast<double>(seen.size());
     if (found == 0) misfit = std::numeric_limits<double>::quiet_NaN();  // and not the best there is
-    return {{"kind", kind / count},         {"hue", hue / count},        {"direction", direction / count},
-            {"kind_first", first / count},  {"kind_last", last / count}, {"steady", steady / count},
-            {"speed_error", error / count}, {"misfit", misfit / found}};
+    const auto distance = [](const at::Tensor& rows, const at::Tensor& reference) {
+      if (rows.size(0) < 4 || reference.size(0) < 4) return std::numeric_limits<double>::quiet_NaN();
+      return score_named(frechet_scores(rows, reference), "frechet");
+    };
+    return {{"kind", kind / count},
+            {"hue", hue / count},
+            {"direction", direction / count},
+            {"kind_first", first / count},
+            {"kind_last", last / count},
+            {"settles", (last - first) / count},
+            {"steady", steady / count},
+            {"frechet_frames", distance(frame_rows(clips), frames_)},
+            {"frechet_stacks", distance(stack_rows(clips), stacks_)},
+            {"speed_error", error / count},
+            {"misfit", misfit / found}};
   }
 
   // The first clips, a row each.
@@ -128,6 +171,7 @@ class SpritesJudge : public Judge {
 
   JudgeRoom room_;
   data::ClipFormat format_;
+  at::Tensor frames_, stacks_;  // of drawings
 };
 
 }  // namespace

@@ -98,6 +98,29 @@ std::string means_table(const Plan& plan, const Results& results) {
   return table.text();
 }
 
+// Drawings, and drawings that are spoilt.
+std::string doses_text(const Results& results) {
+  if (results.doses.empty()) return {};
+  std::vector<std::string> head = {""};
+  for (const Metric& metric : results.metrics)
+    if (score_named(results.floor, metric.name) == score_named(results.floor, metric.name))
+      head.push_back(metric.title);
+  MarkdownTable table(head);
+  const auto add = [&](const std::string& name, const Scores& scores) {
+    std::vector<std::string> cells = {name};
+    for (const Metric& metric : results.metrics)
+      if (score_named(results.floor, metric.name) == score_named(results.floor, metric.name))
+        cells.push_back(metric_text(metric, score_named(scores, metric.name)));
+    table.add(cells);
+  };
+  add("drawings", results.floor);
+  for (const auto& [name, scores] : results.doses) add(name, scores);
+  return "\n## What spoilt drawings score\n\nA difference that is less than what the least of these makes is "
+         "none "
+         "that anybody sees.\n\n" +
+         table.text();
+}
+
 std::string seeds_table(const Results& results) {
   std::vector<std::string> head = {"", "seed"};
   for (const Metric& metric : results.metrics) head.push_back(metric.title);
@@ -221,15 +244,21 @@ std::string MarkdownTable::text() const {
 std::string table_text(const Plan& plan, const Results& results) {
   return heading(plan, results) + means_table(plan, results) + "\n## Tests\n\n" + tests_table(results) +
          fits_text(results) + "\n**" + results.verdict + "**\n" + remarks(plan, results) +
-         "\n## Every run\n\n" + seeds_table(results);
+         doses_text(results) + "\n## Every run\n\n" + seeds_table(results);
 }
 
 std::string results_json(const Plan& plan, const Results& results) {
   std::vector<JsonObject> rows, findings;
   for (const RowResult& row : results.rows) rows.push_back(row_json(row, results.metrics));
   for (const Finding& finding : results.findings) findings.push_back(finding_json(finding));
-  JsonObject floor, swept;
-  for (const auto& [name, value] : results.floor) floor.add(name, value);
+  JsonObject floor, swept, doses;
+  const auto scores_json = [](const Scores& scores) {
+    JsonObject values;
+    for (const auto& [name, value] : scores) values.add(name, value);
+    return values;
+  };
+  floor = scores_json(results.floor);
+  for (const auto& [name, scores] : results.doses) doses.add(name, scores_json(scores));
   for (const auto& [arm, value] : results.swept) swept.add(arm, value);
   JsonObject json;
   json.add("experiment", plan.experiment.name).add("quick", plan.experiment.quick);
@@ -240,6 +269,7 @@ std::string results_json(const Plan& plan, const Results& results) {
       .add("all", results.all)
       .add("rows", rows)
       .add("drawings", floor)
+      .add("spoilt_drawings", doses)
       .add("swept", swept)
       .add("tests", findings)
       .add("verdict", results.verdict)

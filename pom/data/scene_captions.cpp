@@ -59,7 +59,8 @@ std::string relation_text(Relation what, bool far) {
 }
 
 std::string kind_text(const SceneGroup& group) {
-  const std::string& name = shape_names().at(static_cast<std::size_t>(group.kind));
+  const std::string& name =
+      group.said == SceneGroup::Said::hue ? "shape" : shape_names().at(static_cast<std::size_t>(group.kind));
   return group.count == 1 ? name : name + (name == "cross" ? "es" : "s");
 }
 
@@ -67,15 +68,20 @@ const std::string& hue_text(const SceneGroup& group) {
   return hue_names().at(static_cast<std::size_t>(group.hue));
 }
 
+// "red star", "green squares"
+std::string looks_text(const SceneGroup& group) {
+  return (group.said == SceneGroup::Said::kind ? "" : hue_text(group) + " ") + kind_text(group);
+}
+
 // "a red star", "an orange ring", "two bobbing green squares".
 std::string group_text(const SceneGroup& group) {
   const std::string looks = (group.motion == SceneMotion::sway  ? "swaying "
                              : group.motion == SceneMotion::bob ? "bobbing "
                                                                 : "") +
-                            hue_text(group) + " " + kind_text(group);
+                            looks_text(group);
   check(group.count >= 1 && group.count <= 3, "caption: count: expected 1 to 3, got ", group.count);
   constexpr std::array<const char*, 3> numbers = {"a ", "two ", "three "};
-  const bool vowel = group.count == 1 && looks.front() == 'o';
+  const bool vowel = group.count == 1 && looks.starts_with("orange");
   return (vowel ? "an " : numbers[static_cast<std::size_t>(group.count - 1)]) + looks;
 }
 
@@ -87,7 +93,7 @@ std::string meaning_of(std::string_view mark, const Scene& scene, bool far) {
   if (what == "r") return relation_text(scene.relations.at(number - 1).what, far);
   if (what == "i") return relation_text(inverse_of(scene.relations.at(number - 1).what), far);
   const SceneGroup& group = scene.groups.at(number);
-  if (what == "t") return "the " + hue_text(group) + " " + kind_text(group);
+  if (what == "t") return "the " + looks_text(group);
   if (what == "h") return hue_text(group);
   if (what == "be") return group.count == 1 ? "is" : "are";
   if (what == "it") return group.count == 1 ? "it" : "them";
@@ -115,6 +121,12 @@ bool is_held_out_scene_wording(std::int64_t wording) {
 bool names_ground(std::int64_t wording) {
   is_held_out_scene_wording(wording);  // checks it
   return std::string_view(scene_wordings[static_cast<std::size_t>(wording)].two).find("{ground}") !=
+         std::string_view::npos;
+}
+
+bool refers_by_hue(const Scene& scene) {
+  is_held_out_scene_wording(scene.wording);  // checks it
+  return form_of(scene_wordings[static_cast<std::size_t>(scene.wording)], scene).find("{h") !=
          std::string_view::npos;
 }
 

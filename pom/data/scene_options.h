@@ -14,6 +14,7 @@ struct SceneOptions {
   std::string split = "training";
   std::int64_t objects = 4;  // at most, 2 to 4
   double swaying = 0;        // share of the groups that move; captions say so
+  double vague = 0;          // share of the groups of which captions leave out the colour, or the shape
 
   friend bool operator==(const SceneOptions&, const SceneOptions&) = default;
 
@@ -23,6 +24,11 @@ struct SceneOptions {
           objects);
     visit(Field{.name = "swaying", .help = "scenes: share of groups that sway or bob", .least = 0, .most = 1},
           swaying);
+    visit(Field{.name = "vague",
+                .help = "scenes: share of groups whose colour or shape is not said",
+                .least = 0,
+                .most = 1},
+          vague);
   }
 };
 

@@ -54,6 +54,7 @@ void check_options(const SceneOptions& options) {
         options.objects);
   check(options.swaying >= 0 && options.swaying <= 1, "scenes: swaying: expected 0 to 1, got ",
         options.swaying);
+  check(options.vague >= 0 && options.vague <= 1, "scenes: vague: expected 0 to 1, got ", options.vague);
 }
 
 std::int64_t choose_scene_wording(bool held_out, float u) {
@@ -163,6 +164,17 @@ void choose_background(Scene& scene, SceneNumbers& numbers) {
   paint_ground(scene.background, scene.ground, paint.data());
 }
 
+// One after the others, so that everything else is what it would be with all said.
+void choose_what_is_said(Scene& scene, const SceneOptions& options, SceneNumbers& numbers) {
+  if (options.vague == 0) return;
+  const bool by_hue = refers_by_hue(scene);
+  for (SceneGroup& group : scene.groups) {
+    const auto chance = static_cast<double>(numbers.next());
+    if (chance >= options.vague) continue;
+    group.said = by_hue || chance < options.vague / 2 ? SceneGroup::Said::hue : SceneGroup::Said::kind;
+  }
+}
+
 // ---- as a data set
 
 class Scenes final : public Dataset {
@@ -236,6 +248,7 @@ Scene scene_at(const SceneOptions& options, std::uint64_t seed, std::int64_t ind
   }
   choose_background(scene, numbers);
   scene.wording = choose_scene_wording(novelty.wordings, numbers.next());
+  choose_what_is_said(scene, options, numbers);
   return scene;
 }
 

@@ -34,6 +34,11 @@ struct SceneGroup {
   float reach = 0;  // of a motion: how far from the middle of its way, in shorter sides
   float phase = 0;  // of a motion at time 0, in turns
   float rate = 0;   // turns a second
+  enum class Said {
+    all,
+    kind,
+    hue
+  } said = Said::all;  // by the caption: "a red star", "a star", "a red shape"
 };
 
 // Lengths in shorter sides of the picture, from its middle, y upwards. Every object is whole and inside the
@@ -68,6 +73,7 @@ struct Scene {
 bool is_held_out_relation(std::int64_t kind_a, Relation what, std::int64_t kind_b);  // one in ten
 bool is_held_out_scene_wording(std::int64_t wording);
 bool names_ground(std::int64_t wording);  // whether captions of this wording say what the ground is
+bool refers_by_hue(const Scene& scene);   // whether the caption does: "…: red above blue"
 std::int64_t scene_wording_count();
 
 // The scene that (options, seed, index) stands for. In training no pair, relation or wording is one that is

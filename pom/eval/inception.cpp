@@ -20,7 +20,7 @@ namespace pom::eval {
 namespace {
 
 constexpr double batch_norm_eps = 1e-3;
-constexpr std::int64_t outputs = 1008, features = 2048, spatial_channels = 7;
+constexpr std::int64_t spatial_channels = 7;
 
 // The list of convolutions, in the order of the forward pass.
 class ConvList {
@@ -119,8 +119,8 @@ std::vector<StateDict::Expected> expected_weights() {
     for (const char* norm : {".bn.weight", ".bn.bias", ".bn.running_mean", ".bn.running_var"})
       all.push_back({conv.name + norm, {conv.out}});
   }
-  all.push_back({"fc.weight", {outputs, features}});
-  all.push_back({"fc.bias", {outputs}});
+  all.push_back({"fc.weight", {inception_outputs, inception_features}});
+  all.push_back({"fc.bias", {inception_outputs}});
   return all;
 }
 

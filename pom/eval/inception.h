@@ -14,7 +14,7 @@
 
 namespace pom::eval {
 
-inline constexpr std::int64_t inception_side = 299;
+inline constexpr std::int64_t inception_side = 299, inception_outputs = 1008, inception_features = 2048;
 
 // One of its 94 convolutions, each with a batch norm and a ReLU behind it.
 struct InceptionConv {
@@ -79,5 +79,8 @@ class Inception {
   at::MemoryFormat layout_;
   std::string sha256_;
 };
+
+// For distances by features that nothing was ever taught: evenly drawn numbers of the size that keeps sizes.
+Inception::Weights drawn_inception_weights();
 
 }  // namespace pom::eval

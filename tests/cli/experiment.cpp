@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/experiment/analysis.h"
+#include "cli/experiment/doses.h"
 #include "cli/experiment/judge.h"
 #include "cli/experiment/runner.h"
 #include "cli/experiment/table.h"
@@ -295,6 +296,51 @@ TEST(Experiment, TablesCountCharacters) {
   MarkdownTable table({"", "value"});
   table.add({"a", "1 ± 2"});
   EXPECT_EQ(table.text(), "|     | value |\n|-----|------:|\n| a   | 1 ± 2 |\n");
+}
+
+// ---- drawings that are spoilt
+
+at::Tensor spoilt_by(const std::string& name, const at::Tensor& pictures) {
+  for (const Dose& dose : doses())
+    if (dose.name == name) return dose.spoilt(pictures);
+  ADD_FAILURE() << name;
+  return pictures;
+}
+
+TEST(Doses, KeepWhatTheyDoNotSpoil) {
+  at::manual_seed(3);
+  const at::Tensor pictures = at::randint(0, 256, {40, 3, 8, 8}, at::kByte),
+                   clips = at::randint(0, 256, {4, 3, 5, 8, 8}, at::kByte),
+                   grey = at::full({2, 3, 8, 8}, 100, at::kByte);
+  for (const Dose& dose : doses()) {
+    for (const at::Tensor& made : {pictures, clips}) {
+      const at::Tensor found = dose.spoilt(made);
+      EXPECT_EQ(found.sizes(), made.sizes()) << dose.name;
+      EXPECT_EQ(found.scalar_type(), at::kByte) << dose.name;
+    }
+    EXPECT_FALSE(at::equal(dose.spoilt(pictures), pictures)) << dose.name;
+    EXPECT_TRUE(at::equal(dose.spoilt(pictures), dose.spoilt(pictures))) << dose.name;
+    EXPECT_EQ(at::equal(dose.spoilt(grey), grey), dose.name != "grain") << dose.name;
+  }
+  for (const char* name : {"1 in 20 another's", "1 in 20 the same"}) {
+    const at::Tensor changed = (spoilt_by(name, pictures) != pictures).flatten(1).any(1);
+    EXPECT_EQ(changed.sum().item<std::int64_t>(), std::string(name) == "1 in 20 the same" ? 1 : 2) << name;
+    EXPECT_TRUE(changed[20].item<bool>()) << name;
+  }
+  const auto roughness = [](const at::Tensor& t) {
+    return t.to(at::kDouble).diff(1, -1).abs().mean().item<double>();
+  };
+  const double blurred = roughness(spoilt_by("blurred", pictures)),
+               softer = roughness(spoilt_by("softer", pictures));
+  EXPECT_LT(blurred, 0.5 * softer);
+  EXPECT_LT(softer, 0.8 * roughness(pictures));
+  EXPECT_GT(roughness(spoilt_by("grain", grey)), 8);
+  // Red turns towards yellow or magenta, and stays as bright.
+  at::Tensor red = at::full({1, 3, 1, 1}, 50, at::kByte);
+  red[0][0].fill_(200);
+  const at::Tensor turned = spoilt_by("hues turned", red).flatten().to(at::kDouble);
+  EXPECT_NEAR(turned.sum().item<double>(), 300, 2);
+  EXPECT_GT(std::abs(turned[1].item<double>() - turned[2].item<double>()), 10);
 }
 
 }  // namespace

@@ -396,6 +396,38 @@ TEST(SceneCaptions, NameExactlyWhatIsThere) {
 }
 
 // Nothing but the wording is new to whoever learnt from training.
+// The same scenes as without it; a group keeps its colour or its shape, and "…: red above blue" its colours.
+TEST(SceneCaptions, LeaveOutWhatTheyMay) {
+  SceneOptions vague;
+  vague.vague = 0.5;
+  std::int64_t all = 0, of_hue = 0, of_kind = 0;
+  for (std::int64_t i = 0; i < 400; ++i) {
+    const Scene scene = scene_at(vague, 3, i), whole = scene_at({}, 3, i);
+    ASSERT_EQ(whole.groups.size(), scene.groups.size());
+    for (std::size_t g = 0; g < scene.groups.size(); ++g) {
+      const SceneGroup& group = scene.groups[g];
+      EXPECT_EQ(group.kind, whole.groups[g].kind);
+      EXPECT_EQ(group.hue, whole.groups[g].hue);
+      const std::string kind = shape_names()[static_cast<std::size_t>(group.kind)],
+                        hue = hue_names()[static_cast<std::size_t>(group.hue)];
+      const bool no_kind = group.said == SceneGroup::Said::hue, no_hue = group.said == SceneGroup::Said::kind;
+      const std::string said = no_kind ? hue + " shape" : no_hue ? kind : hue + " " + kind;
+      EXPECT_NE(scene_caption(scene).find(said), std::string::npos) << scene_caption(scene);
+      EXPECT_FALSE(no_hue && refers_by_hue(scene)) << scene_caption(scene);
+      ++all, of_hue += no_kind, of_kind += no_hue;
+    }
+    if (std::ranges::all_of(scene.groups,
+                            [](const SceneGroup& g) { return g.said == SceneGroup::Said::all; }))
+      EXPECT_EQ(scene_caption(scene), scene_caption(whole));
+    else
+      EXPECT_NE(scene_caption(scene), scene_caption(whole));
+  }
+  EXPECT_NEAR(static_cast<double>(of_hue + of_kind), 0.5 * static_cast<double>(all),
+              0.1 * static_cast<double>(all));
+  EXPECT_GT(of_hue, of_kind);  // by those that refer by hue
+  EXPECT_GT(of_kind, all / 10);
+}
+
 TEST(SceneCaptions, HeldOutWordingsUseTheWordsOfTraining) {
   std::set<std::string> known, tested, training;
   for (std::int64_t i = 0; i < 8192; ++i) {  // as many as a vocabulary is made from

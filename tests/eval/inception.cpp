@@ -12,24 +12,7 @@ namespace pom::eval {
 namespace {
 
 const Inception::Weights& weights() {
-  static const Inception::Weights all = [] {
-    Inception::Weights w;
-    const auto add = [&](const std::string& name, const at::Tensor& values) {
-      w[name] = values.to(at::kFloat);
-    };
-    for (const InceptionConv& c : inception_convs()) {
-      const std::string conv = c.name + ".conv.weight", bn = c.name + ".bn.";
-      const auto fan = static_cast<double>(c.in * c.kernel[0] * c.kernel[1]);
-      add(conv, golden::symmetric(conv, {c.out, c.in, c.kernel[0], c.kernel[1]}) * std::sqrt(6 / fan));
-      add(bn + "weight", 1 + 0.1 * golden::symmetric(bn + "weight", {c.out}));
-      add(bn + "bias", 0.1 * golden::symmetric(bn + "bias", {c.out}));
-      add(bn + "running_mean", 0.1 * golden::symmetric(bn + "running_mean", {c.out}));
-      add(bn + "running_var", 1 + 0.5 * golden::symmetric(bn + "running_var", {c.out}));
-    }
-    add("fc.weight", 0.1 * golden::symmetric("fc.weight", {1008, 2048}));
-    add("fc.bias", golden::symmetric("fc.bias", {1008}));
-    return w;
-  }();
+  static const Inception::Weights all = drawn_inception_weights();
   return all;
 }
 
@@ -48,6 +31,11 @@ TEST(Inception, HasTheTensorsOfThePublishedOne) {
     if (name.find("running") == std::string::npos) parameters += tensor.numel();
   EXPECT_EQ(weights().size(), 472u);
   EXPECT_EQ(parameters, 23'850'960);
+  const at::Tensor first = weights().at("Conv2d_1a_3x3.conv.weight").flatten();
+  const std::vector<double> begin = {-0.15198442, 0.12142249, -0.30463362};
+  for (std::size_t i = 0; i < begin.size(); ++i)
+    EXPECT_NEAR(first[static_cast<std::int64_t>(i)].item<double>(), begin[i], 1e-8);
+  EXPECT_NEAR(weights().at("fc.bias")[0].item<double>(), -0.04469739, 1e-8);
 }
 
 TEST(Inception, GivesTheFeaturesOfThePublishedOne) {
