@@ -143,17 +143,28 @@ struct Bias {
   float base;
 };
 
-__global__ void __launch_bounds__(kThreads) bias_kernel(const Bias a) {
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (c >= a.width) return;
-  const float bias = a.bias[c];
+// Some pictures to each row of threads; their sums are added in the order of the rows.
+constexpr int kBiasColumns = 32, kBiasRows = 16;
+
+__global__ void __launch_bounds__(kBiasColumns* kBiasRows) bias_kernel(const Bias a) {
+  __shared__ float sums[kBiasRows][kBiasColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kBiasColumns,
+            row = static_cast<int>(threadIdx.x) / kBiasColumns;
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * kBiasColumns + lane;
   float sum = 0;
-  for (int64_t b = 0; b < a.batch; ++b) {
-    const int64_t at = b * a.width + c;
-    const float d = a.dsums[at];
-    a.dgate[at] = fmaf(bias, d, a.dgate[at]);
-    sum = fmaf(a.base + a.gate[at], d, sum);
+  if (c < a.width) {
+    const float bias = a.bias[c];
+    for (int64_t b = row; b < a.batch; b += kBiasRows) {
+      const int64_t at = b * a.width + c;
+      const float d = a.dsums[at];
+      a.dgate[at] = fmaf(bias, d, a.dgate[at]);
+      sum = fmaf(a.base + a.gate[at], d, sum);
+    }
   }
+  sums[row][lane] = sum;
+  __syncthreads();
+  if (row != 0 || c >= a.width) return;
+  for (int r = 1; r < kBiasRows; ++r) sum += sums[r][lane];
   a.dbias[c] = sum;
 }
 
@@ -238,7 +249,8 @@ cudaError_t gated_norm_backward(const GatedNormBackwardParams& p, cudaStream_t s
   if (status == cudaSuccess && parts > 1) status = fold_parts(folds, p.again ? 4 : 3, s, parts, stream);
   if (status != cudaSuccess || !p.bias) return status;
   const Bias b{s.batch, s.width, p.gate, p.bias, of_sum, p.dgate, p.dbias, p.base};
-  bias_kernel<<<static_cast<unsigned>((s.width + kThreads - 1) / kThreads), kThreads, 0, stream>>>(b);
+  bias_kernel<<<static_cast<unsigned>((s.width + kBiasColumns - 1) / kBiasColumns), kBiasColumns * kBiasRows,
+                0, stream>>>(b);
   return cudaGetLastError();
 }
 
