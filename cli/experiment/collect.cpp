@@ -9,11 +9,14 @@
 namespace pom::cli::experiment {
 namespace {
 
+// Those asked for, or all; without what the judge does not measure.
 std::vector<Metric> columns_of(const File& file) {
-  std::vector<Metric> all = metrics_of(file.judge.kind), some;
-  if (file.judge.metrics.empty()) return all;
-  for (const std::string& name : file.judge.metrics)
-    if (name != "frechet_inception" || file.judge.inception) some.push_back(metric_named(all, name));
+  const std::vector<Metric> all = metrics_of(file.judge.kind);
+  std::vector<Metric> some;
+  for (const std::string& name : file.judge.metrics) some.push_back(metric_named(all, name));
+  if (some.empty()) some = all;
+  if (!file.judge.inception)
+    std::erase_if(some, [](const Metric& m) { return m.name == "frechet_inception"; });
   return some;
 }
 

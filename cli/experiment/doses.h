@@ -1,5 +1,5 @@
-// Drawings that are spoilt a little, for a scale: a difference of scores that is smaller than what the least
-// of these makes is no difference that anybody sees.
+// Drawings that are spoilt a little, for a scale: how much a score changes by what an eye hardly sees, and
+// what it is blind to.
 #pragma once
 
 #include <string>

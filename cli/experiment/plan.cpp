@@ -193,6 +193,8 @@ void check_tests(const Plan& plan) {
     for (const Metric& metric : metrics) names.push_back(metric.name);
     check(std::ranges::find(names, name) != names.end(), field, ": expected a metric of the judge ",
           plan.file().judge.kind, ", got ", name, suggestion(name, names));
+    check(name != "frechet_inception" || plan.file().judge.inception || field == "judge.metrics", field,
+          ": frechet_inception: expected judge.inception = true, got false");
   };
   for (const Test& test : plan.tests) {
     known(test.metric, "tests");

@@ -89,6 +89,10 @@ std::unique_ptr<Judge> Runner::new_judge(std::int64_t seed) const {
                  .batch = options_.batch,
                  .quiet = options_.quiet};
   room.config.seed = seed;
+  if (seed != plan_.file().judge.seed)
+    room.config.inception &= plan_.file().sweep.metric == "frechet_inception";
+  if (room.config.inception && generate::device_named(options_.device, "experiment").is_cpu())
+    remark("judge.inception: takes long without a GPU; --set judge.inception=false leaves it out");
   return make_judge(room);
 }
 

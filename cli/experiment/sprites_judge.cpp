@@ -7,11 +7,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include "cli/eval/eval.h"
 #include "cli/experiment/judge.h"
 #include "pom/eval/clip_scores.h"
+#include "pom/eval/frechet.h"
 #include "pom/eval/sprites_eval.h"
 
 namespace pom::cli::experiment {
@@ -46,9 +48,16 @@ class SpritesJudge : public Judge {
     format_ = {.width = data.size[0], .height = data.size[1], .frames = data.frames, .fps = data.fps};
     check(format_.frames >= 4, "experiment: judge sprites: expected clips of at least 4 frames, got ",
           format_.frames);
-    const at::Tensor drawings =
-        eval::draw_part(questions_of(of_reference, room.config.reference), format_, 0);
-    frames_ = frame_rows(drawings), stacks_ = stack_rows(drawings);
+    const std::vector<std::string>& asked = room.config.metrics;
+    const auto is_distance = [](const std::string& name) { return name.starts_with("frechet"); };
+    if (!asked.empty() && std::ranges::none_of(asked, is_distance)) return;
+    const std::vector<SpriteQuestion> all = questions_of(of_reference, room.config.reference);
+    for (std::int64_t first = 0; first < std::ssize(all); first += some_clips) {
+      const auto end = std::min<std::int64_t>(first + some_clips, std::ssize(all));
+      const std::vector<SpriteQuestion> some(all.begin() + first, all.begin() + end);
+      const at::Tensor drawings = eval::draw_part(some, format_, 0);
+      frames_.push_back(frame_rows(drawings)), stacks_.push_back(stack_rows(drawings));
+    }
   }
 
   Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -67,6 +76,7 @@ class SpritesJudge : public Judge {
 
  private:
   static constexpr std::int64_t of_reference = most_seed + 1;  // in place of a run's seed
+  static constexpr std::int64_t some_clips = 256;              // at a time
 
   std::vector<SpriteQuestion> questions_of(std::int64_t seed, std::int64_t count) const {
     const auto key = static_cast<std::uint64_t>(room_.config.seed * 1000 + seed) + 0x6a756467650000ull;
@@ -76,22 +86,38 @@ class SpritesJudge : public Judge {
     return questions_of(seed, room_.config.count);
   }
 
-  // The first frame of each clip and every fourth after it, as means over 8 x 8 areas: (rows, 192).
+  // Of each clip the first frame and every fourth after it, as means over 8 x 8 areas: (N, rows, 192).
   static at::Tensor frame_rows(const at::Tensor& clips) {
-    return pooled(clips.slice(2, 0, clips.size(2), 4), eval::frame_side).flatten(0, 1);
+    return pooled(clips.slice(2, 0, clips.size(2), 4), eval::frame_side);
   }
-  // 8 frames that follow each other, as means over 4 x 4 areas: (rows, 384); none of shorter clips.
+  // 8 frames that follow each other, as means over 4 x 4 areas: (N, rows, 384); no rows of shorter clips.
   static at::Tensor stack_rows(const at::Tensor& clips) {
     const std::int64_t stacks = clips.size(2) / eval::stack_frames;
     return pooled(clips.slice(2, 0, stacks * eval::stack_frames), eval::stack_side)
-        .reshape({clips.size(0) * stacks, eval::stack_frames * 3 * eval::stack_side * eval::stack_side});
+        .reshape({clips.size(0), stacks, eval::stack_frames * 3 * eval::stack_side * eval::stack_side});
   }
   // (N, 3, F, H, W) uint8 -> (N, F, 3 side side), 0 to 1.
   static at::Tensor pooled(const at::Tensor& clips, std::int64_t side) {
-    const std::int64_t N = clips.size(0), F = clips.size(2);
-    if (F == 0) return at::zeros({N, 0, 3 * side * side});
-    const at::Tensor frames = clips.transpose(1, 2).flatten(0, 1).to(at::kFloat) / 255;
-    return at::adaptive_avg_pool2d(frames, {side, side}).view({N, F, 3 * side * side});
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& some : clips.split(some_clips)) {
+      const std::int64_t N = some.size(0), F = some.size(2);
+      const at::Tensor frames = some.transpose(1, 2).flatten(0, 1).to(at::kFloat).div_(255);
+      all.push_back(F == 0 ? at::zeros({N, 0, 3 * side * side})
+                           : at::adaptive_avg_pool2d(frames, {side, side}).view({N, F, 3 * side * side}));
+    }
+    return at::cat(all);
+  }
+
+  // Without the bias of few clips: twice the distance of all, less the mean of those of every second clip,
+  // for rows of one clip are alike. Not a number where there are too few.
+  static double distance(const at::Tensor& rows, const std::vector<at::Tensor>& reference) {
+    constexpr double none = std::numeric_limits<double>::quiet_NaN();
+    if (reference.empty() || rows.size(0) < 4 || rows.size(1) == 0) return none;
+    const eval::FrechetReference to(eval::fit_gaussian(at::cat(reference).flatten(0, 1)));
+    const auto of_clips = [&](std::int64_t first, std::int64_t stride) {
+      return to.to(rows.slice(0, first, rows.size(0), stride).flatten(0, 1));
+    };
+    return 2 * of_clips(0, 1) - (of_clips(0, 2) + of_clips(1, 2)) / 2;
   }
 
   at::Tensor sample(const fs::path& model, const generate::Request& how, std::int64_t seed,
@@ -145,10 +171,6 @@ class SpritesJudge : public Judge {
     }
     const auto count = static_cast<double>(seen.size());
     if (found == 0) misfit = std::numeric_limits<double>::quiet_NaN();  // and not the best there is
-    const auto distance = [](const at::Tensor& rows, const at::Tensor& reference) {
-      if (rows.size(0) < 4 || reference.size(0) < 4) return std::numeric_limits<double>::quiet_NaN();
-      return score_named(frechet_scores(rows, reference), "frechet");
-    };
     return {{"kind", kind / count},
             {"hue", hue / count},
             {"direction", direction / count},
@@ -171,7 +193,7 @@ class SpritesJudge : public Judge {
 
   JudgeRoom room_;
   data::ClipFormat format_;
-  at::Tensor frames_, stacks_;  // of drawings
+  std::vector<at::Tensor> frames_, stacks_;  // of drawings, (N, rows, F) each
 };
 
 }  // namespace

@@ -58,7 +58,7 @@ std::string heading(const Plan& plan, const Results& results) {
   for (const std::int64_t seed : file.seeds) text += detail::concat(" ", seed);
   text += detail::concat("; the judge of ", judge.kind, " (seed ", judge.seed, ") looks at ", judge.count,
                          " samples of each, with the same noise and questions for all rows of a seed");
-  if (judge.kind != "sprites") text += detail::concat(", and at ", judge.reference, " drawings");
+  text += detail::concat(", and at ", judge.reference, " drawings");
   text += ". ± is half of the 95 % interval of the mean over seeds (Student's t).\n";
   if (!results.device.empty()) text += detail::concat("Seconds are those of ", results.device, ".\n");
   return text + incomplete_text(results) + "\n";
@@ -98,26 +98,26 @@ std::string means_table(const Plan& plan, const Results& results) {
   return table.text();
 }
 
-// Drawings, and drawings that are spoilt.
+// Drawings, and drawings that are spoilt, in the columns that drawings have.
 std::string doses_text(const Results& results) {
   if (results.doses.empty()) return {};
+  std::vector<Metric> metrics;
   std::vector<std::string> head = {""};
-  for (const Metric& metric : results.metrics)
-    if (score_named(results.floor, metric.name) == score_named(results.floor, metric.name))
-      head.push_back(metric.title);
+  for (const Metric& metric : results.metrics) {
+    if (!std::isfinite(score_named(results.floor, metric.name))) continue;
+    metrics.push_back(metric), head.push_back(metric.title);
+  }
   MarkdownTable table(head);
   const auto add = [&](const std::string& name, const Scores& scores) {
     std::vector<std::string> cells = {name};
-    for (const Metric& metric : results.metrics)
-      if (score_named(results.floor, metric.name) == score_named(results.floor, metric.name))
-        cells.push_back(metric_text(metric, score_named(scores, metric.name)));
+    for (const Metric& metric : metrics)
+      cells.push_back(metric_text(metric, score_named(scores, metric.name)));
     table.add(cells);
   };
   add("drawings", results.floor);
   for (const auto& [name, scores] : results.doses) add(name, scores);
-  return "\n## What spoilt drawings score\n\nA difference that is less than what the least of these makes is "
-         "none "
-         "that anybody sees.\n\n" +
+  return "\n## What spoilt drawings score\n\nFor a scale: a column that does not move in a row is blind to "
+         "that.\n\n" +
          table.text();
 }
 

@@ -171,7 +171,9 @@ void choose_what_is_said(Scene& scene, const SceneOptions& options, SceneNumbers
   for (SceneGroup& group : scene.groups) {
     const auto chance = static_cast<double>(numbers.next());
     if (chance >= options.vague) continue;
-    group.said = by_hue || chance < options.vague / 2 ? SceneGroup::Said::hue : SceneGroup::Said::kind;
+    const auto alike = [&](const SceneGroup& other) { return other.kind == group.kind; };
+    const bool two = std::ranges::count_if(scene.groups, alike) > 1;  // "a star above a star" would be open
+    group.said = by_hue || two || chance < options.vague / 2 ? SceneGroup::Said::hue : SceneGroup::Said::kind;
   }
 }
 

@@ -260,6 +260,7 @@ InceptionFeatures Inception::forward(const at::Tensor& x, const InceptionWanted&
         "inception: x: expected shape (N, 3, 299, 299), got ", x.sizes());
   InceptionFeatures out;
   at::Tensor h = beginning(x.to(device_, dtype_).contiguous(layout_), wanted, out);
+  if (!wanted.pool768 && !wanted.spatial && !wanted.pool3 && !wanted.logits) return out;
   for (const char* block : {"Mixed_5b", "Mixed_5c", "Mixed_5d"}) h = block_a(h, block);
   h = block_b(h, "Mixed_6a");
   h = block_c(block_c(h, "Mixed_6b"), "Mixed_6c");
@@ -267,7 +268,7 @@ InceptionFeatures Inception::forward(const at::Tensor& x, const InceptionWanted&
     out.spatial =
         chain(h, "Mixed_6d", {"1x1"}).narrow(1, 0, spatial_channels).permute({0, 2, 3, 1}).flatten(1);
   h = block_c(block_c(h, "Mixed_6d"), "Mixed_6e");
-  if (wanted.early) out.pool768 = mean_of_pixels(h);
+  if (wanted.pool768) out.pool768 = mean_of_pixels(h);
   if (!wanted.pool3 && !wanted.logits) return out;
   h = block_d(h, "Mixed_7a");
   h = block_e(h, "Mixed_7b", false);

@@ -35,7 +35,8 @@ struct InceptionFeatures {
 };
 
 struct InceptionWanted {
-  bool early = false;  // pool64, pool192, pool768
+  bool early = false;  // pool64, pool192
+  bool pool768 = false;
   bool spatial = false;
   bool pool3 = true;
   bool logits = false;

@@ -24,7 +24,7 @@ bool same_size(const std::vector<at::Tensor>& pictures) {
 at::Tensor sent_together(const std::vector<at::Tensor>& pictures, const at::Device& device) {
   std::vector<std::int64_t> shape = pictures[0].sizes().vec();
   shape.insert(shape.begin(), std::ssize(pictures));
-  at::Tensor all = at::empty(shape, pictures[0].options().pinned_memory(device.is_cuda()));
+  at::Tensor all = at::empty(shape, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
   at::parallel_for(0, std::ssize(pictures), 1, [&](std::int64_t begin, std::int64_t end) {
     const c10::NoGradGuard no_grad;
     for (std::int64_t i = begin; i < end; ++i) all[i].copy_(pictures[static_cast<std::size_t>(i)]);

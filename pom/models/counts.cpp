@@ -96,10 +96,10 @@ TrainingActivations training_activations(const NetworkConfig& c, std::int64_t he
   const std::int64_t n = c.tokens(height, width), d = c.dim, element = bytes_of(dtype),
                      stream = stream_bytes(dtype);
   const std::int64_t hidden = c.ffw_expand * d, branches = c.video() ? 3 : 2;
-  const bool again = fused && !c.video();
-  const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + (again ? 0 : d);
-  const std::int64_t cross = !c.video() ? 0 : c.attention() ? 4 * d : c.features() + d;
-  const std::int64_t forward = hidden + (again ? 0 : d);
+  const std::int64_t normal = fused ? 0 : d;  // made again in the backward pass
+  const std::int64_t mixer = c.attention() ? 5 * d : 2 * c.features() + normal;
+  const std::int64_t cross = !c.video() ? 0 : c.attention() ? 4 * d : c.features() + normal;
+  const std::int64_t forward = hidden + normal;
   const std::int64_t widest = std::max(hidden, c.attention() ? d : c.features());
   TrainingActivations a;
   a.kept = n * c.depth * (element * (mixer + cross + forward + branches * d) + branches * d * stream);

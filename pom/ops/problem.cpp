@@ -171,6 +171,16 @@ void check_tokens(const char* op, const char* name, const at::Tensor& x, std::in
         x.scalar_type());
 }
 
+void check_context(const char* op, const at::Tensor& queries, const at::Tensor& context, const Mask& mask) {
+  check(context.size(1) > 0, op, ": context: expected at least one token, got shape ", shape_text(context));
+  check(context.device() == queries.device(), op, ": context: expected device ", queries.device().str(),
+        " like x, got ", context.device().str());
+  Problem p;
+  p.queries.assign(static_cast<std::size_t>(queries.size(0)), queries.size(1));
+  p.keys.assign(static_cast<std::size_t>(queries.size(0)), context.size(1));
+  check_mask(op, p, queries, context, mask);
+}
+
 Problem check_layer(const char* op, const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w,
                     std::int64_t order, const Mask& mask, const Packing& packing) {
   Problem p;

@@ -33,6 +33,8 @@ Problem check_summary(const at::Tensor& xc, const at::Tensor& ho_weight, const a
 Problem check_select(const at::Tensor& xq, const at::Tensor& H, const LayerWeights& weights);
 Problem check_scan(const at::Tensor& x, const LayerWeights& weights, std::int64_t order,
                    const at::Tensor& sum, const at::Tensor& count);
+// What queries (B, m, any) may see of a context (B, n, any), whatever their dtypes.
+void check_context(const char* op, const at::Tensor& queries, const at::Tensor& context, const Mask& mask);
 // A layer within a network: x is the residual stream, of another dtype than the weights perhaps.
 Problem check_stream_layer(const at::Tensor& x, const LayerWeights& weights, std::int64_t order);
 void check_tokens(const char* op, const char* name, const at::Tensor& x, std::int64_t dims);

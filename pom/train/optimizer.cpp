@@ -148,9 +148,12 @@ void Optimizer::step_matrices(const MuonNumbers& numbers, const at::Tensor& scal
 void Optimizer::step_matrices_again(MuonNumbers numbers, const at::Tensor& scale,
                                     const at::Tensor& gradients) {
   if (matrices_.empty()) return;
-  if (!again_.gradients.defined() || again_.gradients.const_data_ptr() != gradients.const_data_ptr()) {
+  std::vector<const void*> places;
+  for (const at::Tensor& t : {gradients, parameters_.values(), moment1, ema})
+    places.push_back(t.const_data_ptr());
+  if (places != again_.places) {
     again_.graphs->drop();
-    again_.gradients = gradients;
+    again_.gradients = gradients, again_.places = places;
   }
   again_.numbers.copy_(sent_to(gradients.device(), changing_numbers(numbers)));
   again_.scale.copy_(scale);

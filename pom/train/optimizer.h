@@ -50,6 +50,7 @@ class Optimizer {
   // a graph, and what it reads beside the parameters and the moments.
   struct Again {
     at::Tensor numbers, scale, gradients;
+    std::vector<const void*> places;                        // of what it was captured with
     std::unique_ptr<ops::cuda::GraphedEvaluations> graphs;  // goes before the buffers
   };
   Again again_;

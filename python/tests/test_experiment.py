@@ -179,6 +179,18 @@ def test_clips(tmp_path):
     rows = rows_of(result.stdout)
     assert list(rows) == ["none", "block-causal", "window-3", "drawings"]
     assert float(rows["drawings"]["shape, %"]) > 80 > float(rows["none"]["shape, %"])
+    assert float(rows["drawings"]["FD of frames"]) < float(rows["none"]["FD of frames"])
+
+
+def test_distances_by_a_network_of_drawn_weights(tmp_path):
+    sets = ["--set", "seeds=[1]", "--set", "judge.inception=true"]
+    result = tiny("guidance", "-o", tmp_path / "out", *sets)
+    assert result.returncode == 0, result.stderr
+    rows = rows_of(result.stdout)
+    found = {name: float(row["FD, random Inception"]) for name, row in rows.items()}
+    assert found["drawings"] < min(found[name] for name in rows if name != "drawings")
+    refused = tiny("guidance", "-o", tmp_path / "other", "--set", 'tests=["frechet_inception: falls"]')
+    assert refused.returncode == 2 and "expected judge.inception = true, got false" in refused.stderr
 
 
 def test_times_are_of_one_device(tmp_path):

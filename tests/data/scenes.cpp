@@ -395,7 +395,6 @@ TEST(SceneCaptions, NameExactlyWhatIsThere) {
     }
 }
 
-// Nothing but the wording is new to whoever learnt from training.
 // The same scenes as without it; a group keeps its colour or its shape, and "…: red above blue" its colours.
 TEST(SceneCaptions, LeaveOutWhatTheyMay) {
   SceneOptions vague;
@@ -414,6 +413,8 @@ TEST(SceneCaptions, LeaveOutWhatTheyMay) {
       const std::string said = no_kind ? hue + " shape" : no_hue ? kind : hue + " " + kind;
       EXPECT_NE(scene_caption(scene).find(said), std::string::npos) << scene_caption(scene);
       EXPECT_FALSE(no_hue && refers_by_hue(scene)) << scene_caption(scene);
+      const auto alike = [&](const SceneGroup& other) { return other.kind == group.kind; };
+      EXPECT_FALSE(no_hue && std::ranges::count_if(scene.groups, alike) > 1) << scene_caption(scene);
       ++all, of_hue += no_kind, of_kind += no_hue;
     }
     if (std::ranges::all_of(scene.groups,
@@ -428,6 +429,7 @@ TEST(SceneCaptions, LeaveOutWhatTheyMay) {
   EXPECT_GT(of_kind, all / 10);
 }
 
+// Nothing but the wording is new to whoever learnt from training.
 TEST(SceneCaptions, HeldOutWordingsUseTheWordsOfTraining) {
   std::set<std::string> known, tested, training;
   for (std::int64_t i = 0; i < 8192; ++i) {  // as many as a vocabulary is made from

@@ -16,7 +16,8 @@ const Inception::Weights& weights() {
   return all;
 }
 
-const InceptionWanted everything{.early = true, .spatial = true, .pool3 = true, .logits = true};
+const InceptionWanted everything{
+    .early = true, .pool768 = true, .spatial = true, .pool3 = true, .logits = true};
 
 void expect_features(const at::Tensor& got, double sum, const std::vector<double>& begin, double tolerance) {
   EXPECT_NEAR(got.sum().item<double>(), sum, tolerance * std::abs(sum));

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "pom/models/dipom.h"
 #include "pom/train/adamw_cpu.h"
 #include "pom/train/muon.h"
 
@@ -76,6 +77,45 @@ TEST(Muon, KeepsTheDirectionsOfAMatrix) {
   const at::Tensor core = u.transpose(1, 2).matmul(made).matmul(v.transpose(1, 2)).squeeze(0);
   EXPECT_LT((core - core.diagonal().diag_embed()).abs().max().item<double>(), 1e-10);
 }
+
+// A step that is repeated (on a GPU as a graph) against the first step of an optimizer that goes on from the
+// same state: rates change, every second step averages, and in the middle the gradients move.
+class RepeatedSteps : public testing::TestWithParam<c10::DeviceType> {};
+
+TEST_P(RepeatedSteps, AreTheSameBits) {
+  const at::Device device(GetParam());
+  if (device.is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  models::NetworkConfig network;
+  network.dim = 32, network.depth = 3, network.classes = 4;
+  OptimizerConfig config;
+  config.kind = "muon", config.weight_decay = 0.1;
+  models::DiPoM one(network, 1), other(network, 1);
+  one->to(device), other->to(device);
+  Parameters mine(one), theirs(other);
+  const Shares my_shares(mine, {}, false, true), their_shares(theirs, {}, false, true);
+  Optimizer lasting(mine, config, my_shares);
+  at::Tensor moment1 = lasting.moment1.clone(), moment2 = lasting.moment2.clone(), ema = lasting.ema.clone();
+  at::Tensor gradients = at::empty_like(mine.values());
+  at::manual_seed(5);
+  const c10::NoGradGuard no_grad;
+  for (std::int64_t step = 1; step <= 8; ++step) {
+    if (step == 5) gradients = at::empty_like(gradients);
+    gradients.copy_(at::randn({gradients.numel()}));
+    const at::Tensor norm = at::linalg_vector_norm(gradients);
+    const double rate = 0.01 * static_cast<double>(step);
+    lasting.step(gradients, norm, rate, step, step % 2 == 0, 0.9);
+    Optimizer fresh(theirs, config, their_shares);
+    fresh.moment1.copy_(moment1), fresh.moment2.copy_(moment2), fresh.ema.copy_(ema);
+    fresh.step(gradients, norm, rate, step, step % 2 == 0, 0.9);
+    moment1 = fresh.moment1, moment2 = fresh.moment2, ema = fresh.ema;
+    EXPECT_TRUE(at::equal(mine.values(), theirs.values())) << step;
+    EXPECT_TRUE(at::equal(lasting.moment1, moment1)) << step;
+    EXPECT_TRUE(at::equal(lasting.ema, ema)) << step;
+  }
+  EXPECT_FALSE(at::equal(mine.values(), lasting.ema));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RepeatedSteps, testing::Values(at::kCPU, at::kCUDA));
 
 TEST(Muon, ZerosStay) {
   const at::Tensor made = orthogonal(at::zeros({2, 5, 3}), at::kFloat);

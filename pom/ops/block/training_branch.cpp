@@ -14,6 +14,27 @@ at::Tensor with_bias(const ResidualStream& s) {
   return s.bias.defined() ? at::add(s.y, s.bias.to(s.y.scalar_type())) : s.y;
 }
 
+// Where a sequence has several texts, its tokens are as many sequences.
+at::Tensor by_text(const at::Tensor& x, const at::Tensor& texts) {
+  return x.reshape({texts.size(0), x.size(0) * x.size(1) / texts.size(0), x.size(2)});
+}
+
+void check_context_of(const ResidualStream& stream, const MixerContext& context) {
+  constexpr const char* op = "mixer_branch";
+  const at::Tensor &x = stream.x, &told = context.tokens;
+  detail::check_stream(op, "x", x);
+  if (!told.defined()) return check_context(op, x, x, context.mask);
+  detail::check_stream(op, "context", told);
+  const std::int64_t B = x.size(0), texts = told.size(0);
+  const bool parts = B >= 1 && texts >= 1 && texts % B == 0 && x.size(1) % (texts / B) == 0;
+  check(parts && told.size(2) == x.size(2), op,
+        ": context: expected one, or one for each of several equal parts, of ", B, " sequences of ",
+        x.size(1), " tokens of ", x.size(2), " channels, got ", shape_text(told));
+  check(context.mask.block == 0, op, ": mask: expected one of keys beside a context, got blocks of ",
+        context.mask.block);
+  check_context(op, by_text(x, told), told, context.mask);
+}
+
 }  // namespace
 
 at::Tensor taken(const ResidualStream& s) {
@@ -27,20 +48,12 @@ std::pair<at::Tensor, at::Tensor> normed(const ResidualStream& s, const Modulati
 
 ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& m, const LayerWeights& w,
                             std::int64_t order, const MixerContext& context) {
-  if (const at::Tensor& told = context.tokens; told.defined()) {
-    detail::check_stream("mixer_branch", "context", told);
-    const std::int64_t texts = told.size(0), tokens = stream.x.size(0) * stream.x.size(1);
-    check(texts >= 1 && texts % stream.x.size(0) == 0 && tokens % texts == 0 &&
-              told.size(2) == stream.x.size(2),
-          "mixer_branch: context: expected one, or one for each of several equal parts, of ",
-          stream.x.size(0), " sequences of ", stream.x.size(1), " tokens of ", stream.x.size(2),
-          " channels, got ", shape_text(told));
-  }
+  check_context_of(stream, context);
   if (const auto made = detail::mixer_branch_cuda(stream, m, w, order, context)) return *made;
   const auto [sum, normal] = normed(stream, m);
   if (!context.tokens.defined()) return {.x = sum, .y = mixer_layer(normal, normal, w, order, context.mask)};
-  const at::Tensor by_text = normal.view({context.tokens.size(0), -1, normal.size(2)});
-  return {.x = sum, .y = mixer_layer(by_text, context.tokens, w, order, context.mask).view(normal.sizes())};
+  const at::Tensor y = mixer_layer(by_text(normal, context.tokens), context.tokens, w, order, context.mask);
+  return {.x = sum, .y = y.view(normal.sizes())};
 }
 
 ResidualStream feed_forward_branch(const ResidualStream& stream, const Modulation& m, const at::Tensor& up,

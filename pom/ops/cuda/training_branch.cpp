@@ -96,6 +96,7 @@ struct MixerGemms {
       p = cuda::projection_gradients(problem_of(told, w, settings), by_text(dy, told), w[4],
                                      {saved[0], saved[1], saved[2]}, /*for_weights=*/true);
       output = weight_gradient(rows(dy), p.gated, weights[4]);
+      p.gated.reset();
       at::Tensor together = at::mm(p.dse, w[2]);
       if (told.tokens.defined())
         dtold = at::mm(p.dho, w[0]).view(told.tokens.sizes());

@@ -13,7 +13,7 @@
 
 namespace pom::ops::cuda {
 
-// Whether forward and backward of a mixer of x (B, n, d) with itself, or of a feed-forward, consist of these
+// Whether forward and backward of a mixer of queries x (B, n, d), or of a feed-forward, consist of these
 // products in `dtype`: then none of them gives nothing, if their tensors are contiguous and made by torch.
 bool has_mixer_gemms(const at::Tensor& x, std::int64_t features, std::int64_t order, at::ScalarType dtype);
 bool has_feed_forward_gemms(const at::Tensor& x, std::int64_t hidden, at::ScalarType dtype);

@@ -392,10 +392,20 @@ TEST(Branches, ReadWhatTheyAreTold) {
   const Mask blocks = Mask::block_causal(4, 2);
   const ResidualStream seen = mixer_branch({.x = x}, {scale, shift, kEps}, w, order, {.mask = blocks});
   EXPECT_TRUE(at::equal(seen.y, mixer_layer(normal, normal, w, order, blocks)));
-  EXPECT_NE(message_of([&] {
-              mixer_branch({.x = x}, {scale, shift, kEps}, w, order, {told.narrow(0, 0, 5), {}});
-            }).find("mixer_branch: context: expected one"),
-            std::string::npos);
+  const auto says = [&](const at::Tensor& stream, const MixerContext& context, const char* part) {
+    const std::string text = message_of([&] {
+      mixer_branch({.x = stream}, {scale, shift, kEps}, w, order, context);
+    });
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  says(x, {told.narrow(0, 0, 5), {}}, "mixer_branch: context: expected one");
+  says(x.narrow(0, 0, 0), {told, {}}, "of 0 sequences");
+  says(x, {told.narrow(1, 0, 0), {}}, "context: expected at least one token");
+  says(x, {told, Mask::keys(keys.narrow(0, 0, 1))}, "mask: expected");
+  says(x, {told, Mask::keys(keys.narrow(1, 0, 1))}, "mask: expected");
+  says(x, {told, blocks}, "mask: expected one of keys beside a context");
+  says(x, {{}, {{}, 0, 3}}, "window: expected only with a causal mask");
+  says(x[0], {told, {}}, "x: expected 3 dim");
 }
 
 TEST(TrainingErrors, NameTheArgument) {
