@@ -2,6 +2,7 @@
 noise, of which the judge says so; that it knows better is seen on drawings."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,14 @@ def test_drawings_and_the_network(tmp_path):
     assert found["network"]["everything"] < 0.5 and found["network"]["frechet"]["drawings"] >= 0
     refused = pom(*words[:3], "--size", 64, "--judge", "judge.safetensors", cwd=tmp_path)
     assert refused.returncode == 1 and "size: expected 64x64, got 32x32" in refused.stderr
+
+
+def test_the_network_that_ships_reads_drawings():
+    judge = Path(__file__).resolve().parents[2] / "assets/judges/scenes64.safetensors"
+    result = pom("eval", "scenes", "--drawings", "--size", 64, "--count", 8, "--judge", judge, "--json")
+    found = json.loads(result.stdout)
+    assert found["network"]["everything"] >= 0.99
+    assert sum(row["read_alike"]["right"] for row in found["drawings"]) >= 38
 
 
 @pytest.mark.parametrize(
