@@ -94,9 +94,10 @@ def test_drawings_and_the_network(tmp_path):
     assert refused.returncode == 1 and "size: expected 64x64, got 32x32" in refused.stderr
 
 
-def test_the_network_that_ships_reads_drawings():
+def test_the_network_that_ships_reads_drawings(tmp_path):
     judge = Path(__file__).resolve().parents[2] / "assets/judges/scenes64.safetensors"
-    result = pom("eval", "scenes", "--drawings", "--size", 64, "--count", 8, "--judge", judge, "--json")
+    words = ["eval", "scenes", "--drawings", "--size", 64, "--count", 8, "--judge", judge, "--json"]
+    result = pom(*words, cwd=tmp_path)
     found = json.loads(result.stdout)
     assert found["network"]["everything"] >= 0.99
     assert sum(row["read_alike"]["right"] for row in found["drawings"]) >= 38

@@ -76,7 +76,7 @@ def test_ends_in_a_table(degrees):
     assert (folder / "plot.svg").read_text().startswith("<svg")
     assert len(list((folder / "sheets").glob("*.png"))) == 3
     spoilt = rows_of(table[table.index("## What spoilt drawings score") :])
-    assert list(spoilt)[0] == "drawings" and len(spoilt) == 7
+    assert next(iter(spoilt)) == "drawings" and len(spoilt) == 7
     assert float(spoilt["blurred"]["clean, %"]) < 50 < float(spoilt["drawings"]["clean, %"])
     assert float(spoilt["1 in 20 another's"]["all right, %"]) == pytest.approx(100 * 22 / 24, abs=0.01)
 

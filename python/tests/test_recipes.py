@@ -219,8 +219,8 @@ def test_scenes():
 
 
 def test_sprites_changes():
-    """The same network and text as the second part, so that --init-from takes its model; places of change that
-    fit blocks and cuts; and the model that ships has this network and way of sampling."""
+    """The same network and text as the second part, so that --init-from takes its model; places of change
+    that fit blocks and cuts; and the model that ships has this network and way of sampling."""
     before, recipe = (read(ROOT / f"recipes/{name}.toml") for name in ("sprites-window", "sprites-changes"))
     assert (recipe["network"], recipe["text"]) == (before["network"], before["text"])
     data, batch = recipe["data"], recipe["batch"]
