@@ -23,6 +23,7 @@ struct JudgeConfig {
   std::string kind = "shapes";
   std::int64_t seed = 1;      // of its drawings and of the noise of all samples
   std::int64_t steps = 1200;  // of its training, where it learns
+  std::string file = {};      // one that has learnt already, for the judge of this seed
   std::int64_t count = 1000;  // samples of each run
   std::int64_t reference = 10000;
   bool doses = true;                      // whether it also looks at drawings that are spoilt
@@ -38,6 +39,7 @@ struct JudgeConfig {
     visit(Field{.name = "seed", .help = "seed of its drawings and of the samples' noise", .least = 0}, seed);
     visit(Field{.name = "steps", .help = "training steps of a judge that learns", .least = 1, .most = 1e6},
           steps);
+    visit(Field{.name = "file", .help = "a judge that has learnt already; from the project's folder"}, file);
     visit(Field{.name = "count", .help = "samples of each run", .least = 4, .most = 1e6}, count);
     visit(Field{.name = "reference", .help = "drawings they are compared with", .least = 4, .most = 1e7},
           reference);

@@ -1,6 +1,8 @@
 #include "cli/experiment/judge.h"
 
 #include <algorithm>
+#include <fstream>
+#include <sstream>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -14,6 +16,7 @@
 #include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/generate/device.h"
+#include "pom/io/atomic_file.h"
 #include "pom/io/picture.h"
 #include "pom/io/sheet.h"
 
@@ -90,6 +93,20 @@ Scores RandomFeatures::scores(const at::Tensor& pictures) const {
   Scores scores = {{"frechet_random", distance(network_.look(pictures).features, reference_)}};
   if (inception_) scores.emplace_back("frechet_inception", distance(early(pictures), early_));
   return scores;
+}
+
+std::filesystem::path judge_file(const JudgeRoom& room) {
+  namespace fs = std::filesystem;
+  const fs::path path = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
+  if (room.config.file.empty() || fs::exists(path)) return path;
+  const fs::path named = room.config.file, beside = experiments_folder().parent_path().parent_path() / named;
+  const fs::path& found = fs::exists(named) ? named : beside;
+  check(fs::exists(found), "judge.file: expected a judge that has learnt, got ", named.string(),
+        ", which is not there");
+  std::ostringstream bytes;
+  bytes << std::ifstream(found, std::ios::binary).rdbuf();
+  io::write_file_atomically(path, std::move(bytes).str());
+  return path;
 }
 
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {

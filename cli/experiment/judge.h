@@ -46,6 +46,9 @@ class Judge {
   virtual Scores floor(const Dose* dose = nullptr) = 0;
 };
 
+// Where the judge of a room is, or will be: in its folder, to which one that has learnt already is copied.
+std::filesystem::path judge_file(const JudgeRoom& room);
+
 // Learns where its file is not in the folder yet.
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room);
 std::unique_ptr<Judge> make_shapes_judge(const JudgeRoom& room);

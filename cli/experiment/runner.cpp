@@ -88,9 +88,11 @@ std::unique_ptr<Judge> Runner::new_judge(std::int64_t seed) const {
                  .device = options_.device,
                  .batch = options_.batch,
                  .quiet = options_.quiet};
-  room.config.seed = seed;
-  if (seed != plan_.file().judge.seed)
+  if (seed != room.config.seed) {  // of the sweep
+    room.config.file.clear();
     room.config.inception &= plan_.file().sweep.metric == "frechet_inception";
+  }
+  room.config.seed = seed;
   if (room.config.inception && generate::device_named(options_.device, "experiment").is_cpu())
     remark("judge.inception: takes long without a GPU; --set judge.inception=false leaves it out");
   return make_judge(room);

@@ -44,7 +44,7 @@ class ScenesJudge : public Judge {
 
  private:
   static SceneReader open(const JudgeRoom& room) {
-    const fs::path file = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
+    const fs::path file = judge_file(room);
     if (fs::exists(file)) return SceneReader::read(file, room.canvas());
     eval::JudgeConfig config = SceneReader::usual_config();
     config.canvas = room.canvas();

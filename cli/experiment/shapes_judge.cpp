@@ -54,7 +54,7 @@ class ShapesJudge : public Judge {
 
  private:
   static eval::Judge open(const JudgeRoom& room) {
-    const fs::path file = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
+    const fs::path file = judge_file(room);
     if (fs::exists(file)) return eval::Judge::read(file, room.canvas());
     eval::JudgeConfig config;
     config.canvas = room.canvas();

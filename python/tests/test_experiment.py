@@ -193,6 +193,19 @@ def test_distances_by_a_network_of_drawn_weights(tmp_path):
     assert refused.returncode == 2 and "expected judge.inception = true, got false" in refused.stderr
 
 
+def test_a_judge_that_has_learnt(tmp_path):
+    """From the project's folder, or none; it is the folder's own from then on."""
+    first = tiny("degrees", "-o", tmp_path / "first", "--set", "seeds=[1]")
+    assert first.returncode == 0, first.stderr
+    judge = tmp_path / "first/judge-1.safetensors"
+    words = ["--set", "seeds=[1]", "--set", f"judge.file={judge}"]
+    again = tiny("degrees", "-o", tmp_path / "again", "--set", "judge.steps=9", *words)
+    assert again.returncode == 0 and again.stdout == first.stdout, again.stderr
+    assert (tmp_path / "again/judge-1.safetensors").read_bytes() == judge.read_bytes()
+    refused = tiny("degrees", "-o", tmp_path / "none", "--set", "judge.file=nowhere.safetensors")
+    assert refused.returncode == 1 and "judge.file: expected a judge that has learnt" in refused.stderr
+
+
 def test_times_are_of_one_device(tmp_path):
     """`--resume` on another device; a stream is timed on the CPU alone."""
     out = tmp_path / "out"
