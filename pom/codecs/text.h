@@ -24,6 +24,7 @@ struct TextConfig {
   std::int64_t width = 128;  // of a token
   std::int64_t limit = 64;   // most tokens of a prompt; what comes after them is cut
   std::int64_t layers = 2;   // of words: in which a word learns of its neighbours
+  std::int64_t mixers = 0;   // of words: after those, in which it learns of all words before it
   bool mask = true;          // of t5: whether what fills a prompt up to the limit is hidden
 
   template <class Visit>
@@ -37,6 +38,12 @@ struct TextConfig {
                 .most = 64,
                 .saved = kind != "t5"},
           layers);
+    visit(Field{.name = "mixers",
+                .help = "layers after these that mix in all words before a word",
+                .least = 0,
+                .most = 64,
+                .saved = kind != "t5" && mixers > 0},
+          mixers);
     visit(Field{.name = "mask", .help = "hide the padding of prompts", .saved = kind == "t5"}, mask);
   }
 };

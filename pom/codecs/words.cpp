@@ -8,6 +8,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -17,6 +18,7 @@
 #include "pom/base/noise.h"
 #include "pom/base/shown.h"
 #include "pom/io/sha256.h"
+#include "pom/nn/pom.h"
 
 namespace pom::codecs {
 namespace {
@@ -26,6 +28,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* weights_file = "model.safetensors";
 constexpr const char* words_key = "words";
+
+constexpr std::int64_t mixer_order = 2, mixer_expand = 2;
+constexpr double norm_eps = 1e-6;
 
 // Beside the network, whose tensors count their noise from 0.
 constexpr std::uint32_t first_noise = 1U << 20;
@@ -55,6 +60,9 @@ WordsNetworkImpl::WordsNetworkImpl(const TextConfig& config, std::int64_t count,
   near = register_module("near", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < config.layers; ++i)
     near->push_back(torch::nn::Linear(3 * config.width, config.width));
+  far = register_module("far", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < config.mixers; ++i)
+    far->push_back(nn::PoM(config.width, mixer_order, mixer_expand));
   set_first_values(seed);
 }
 
@@ -64,10 +72,14 @@ void WordsNetworkImpl::set_first_values(std::uint64_t seed) {
   std::uint32_t place = 0;
   fill(pieces->weight, seed, place++, 1);
   fill(places, seed, place++, 0.1);
-  for (const auto& layer : *near) {
-    auto& linear = *layer->as<torch::nn::LinearImpl>();
+  const auto fill_linear = [&](torch::nn::LinearImpl& linear) {
     fill(linear.weight, seed, place++, 1 / std::sqrt(static_cast<double>(linear.weight.size(1))));
     linear.bias.zero_();
+  };
+  for (const auto& layer : *near) fill_linear(*layer->as<torch::nn::LinearImpl>());
+  for (const auto& layer : *far) {
+    auto& mixer = *layer->as<nn::PoMImpl>();
+    for (auto* linear : {&mixer.ho_proj, &mixer.se_proj, &mixer.ag_proj}) fill_linear(**linear);
   }
 }
 
@@ -89,6 +101,10 @@ at::Tensor WordsNetworkImpl::forward(const at::Tensor& numbers, const at::Tensor
     const at::Tensor wide = at::constant_pad_nd(x, {0, 0, 1, 1});  // nothing before the first, after the last
     const at::Tensor three = at::cat({wide.narrow(1, 0, L), x, wide.narrow(1, 2, L)}, 2);
     x = (x + at::gelu(layer->as<torch::nn::LinearImpl>()->forward(three))) * counts;
+  }
+  for (const auto& layer : *far) {
+    const at::Tensor normal = at::layer_norm(x, {x.size(2)}, {}, {}, norm_eps);
+    x = (x + layer->as<nn::PoMImpl>()->forward(normal, {}, ops::Mask::causal())) * counts;
   }
   return x;
 }

@@ -1,6 +1,8 @@
 // The text encoder that needs no download: a table of pieces, learned with the network that listens to it.
 // A token is its piece, its place in the prompt, and, layer by layer, its two neighbours: the mixer has no
-// other way to tell "a red star over blue" from "a blue star over red". B prompts, L pieces, w width.
+// other way to tell "a red star over blue" from "a blue star over red". Mixers after these layers, if there
+// are any, tell a token of all tokens before it: that it belongs to the second thing of a prompt, say.
+// B prompts, L pieces, w width.
 #pragma once
 
 #include <filesystem>
@@ -28,6 +30,7 @@ class WordsNetworkImpl : public torch::nn::Module {
   torch::nn::Embedding pieces{nullptr};
   at::Tensor places;                    // (limit, w)
   torch::nn::ModuleList near{nullptr};  // Linear(3 w, w) each: the left neighbour, the piece, the right one
+  torch::nn::ModuleList far{nullptr};   // PoM(w) each, causal, behind a layer norm without weights
 
  private:
   void set_first_values(std::uint64_t seed);

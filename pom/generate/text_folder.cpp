@@ -14,6 +14,7 @@ codecs::TextConfig stored_text_config(const io::safetensors::Reader& file) {
       found = true;
     }
     if (tensor.name.starts_with("near.") && tensor.name.ends_with(".weight")) ++config.layers;
+    if (tensor.name.starts_with("far.") && tensor.name.ends_with(".ho_proj.weight")) ++config.mixers;
   }
   check(found && config.limit >= 1 && config.width >= 1, file.file(),
         ": expected a text encoder of kind words, got another file");
@@ -33,6 +34,7 @@ std::unique_ptr<codecs::TextEncoder> open_text(const io::safetensors::Reader& fi
   same("width", config.text.width, stored.width);
   same("limit", config.text.limit, stored.limit);
   same("layers", config.text.layers, stored.layers);
+  same("mixers", config.text.mixers, stored.mixers);
   return codecs::open_text_encoder(stored, file);
 }
 

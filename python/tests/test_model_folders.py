@@ -41,7 +41,7 @@ def info(folder):
 
 
 def words():
-    return Words(["a", "red", "star"], width=10, limit=9, layers=1)
+    return Words(["a", "red", "star"], width=10, limit=9, layers=1, mixers=1)
 
 
 # --- there and back ---

@@ -17,9 +17,9 @@ using Texts = std::vector<std::string>;
 
 const Texts kCaptions{"a red star drifts to the left", "a blue star over red", "A RED circle!"};
 
-TextConfig small() {
+TextConfig small(std::int64_t mixers = 0) {
   TextConfig config;
-  config.width = 12, config.limit = 9;
+  config.width = 12, config.limit = 9, config.mixers = mixers;
   return config;
 }
 
@@ -59,8 +59,11 @@ TEST(WordPieces, RefuseWhatIsNoWord) {
   EXPECT_NE(message_of([] { WordPieces::from_lines("a\n\nb\n"); }), "no error");
 }
 
-TEST(Words, APromptIsItsOwnWhateverTheOthers) {
-  const Words words(small(), WordPieces::of(kCaptions, 100), 3);
+class WordsWithMixers : public testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Mixers, WordsWithMixers, testing::Values(0, 2));
+
+TEST_P(WordsWithMixers, APromptIsItsOwnWhateverTheOthers) {
+  const Words words(small(GetParam()), WordPieces::of(kCaptions, 100), 3);
   const EncodedText both = words.encode(Texts{"a red star", "a blue star over red", ""});
   EXPECT_EQ(both.tokens.sizes(), (at::IntArrayRef{3, 5, 12}));
   EXPECT_EQ(both.mask.sum(1).to(at::kLong).equal(at::tensor({3, 5, 0}, at::kLong)), true);
@@ -76,6 +79,14 @@ TEST(Words, KnowTheirOrder) {
   const EncodedText text = words.encode(Texts{"red star over blue", "blue star over red"});
   EXPECT_FALSE(
       at::allclose(text.tokens[0][1], text.tokens[1][1], 1e-2, 1e-2));  // "star", each with its colour
+}
+
+// What is further away than the layers reach, and before a word: mixers alone tell of it.
+TEST_P(WordsWithMixers, KnowWhatCameBefore) {
+  const Words words(small(GetParam()), WordPieces::of(kCaptions, 100), 3);
+  const EncodedText text = words.encode(Texts{"red a a a a star", "blue a a a a star", "red a a a a over"});
+  EXPECT_EQ(at::allclose(text.tokens[0][5], text.tokens[1][5], 1e-3, 1e-3), GetParam() == 0);
+  EXPECT_TRUE(at::allclose(text.tokens[0][0], text.tokens[2][0], 1e-5, 1e-5));  // nothing of what comes after
 }
 
 TEST(Words, CutWhatIsTooLongAndSaySo) {
@@ -98,8 +109,8 @@ TEST(Words, SayWhichTheyDoNotKnow) {
             Texts{"\"glo\" is not in the model's vocabulary and is spelled out in letters"});
 }
 
-TEST(Words, Learn) {
-  Words words(small(), WordPieces::of(kCaptions, 100), 3);
+TEST_P(WordsWithMixers, Learn) {
+  Words words(small(GetParam()), WordPieces::of(kCaptions, 100), 3);
   const Words::Pieces pieces = words.pieces(kCaptions, 8);
   EXPECT_EQ(pieces.pieces.sizes(), (at::IntArrayRef{3, 8}));
   const at::Tensor tokens = words.network()->forward(pieces.pieces, pieces.mask);
@@ -109,21 +120,21 @@ TEST(Words, Learn) {
   EXPECT_EQ(words.network()->pieces->weight.grad().slice(0, 0, 257).abs().max().item<double>(), 0);
 }
 
-TEST(Words, GoThroughTheirFolder) {
+TEST_P(WordsWithMixers, GoThroughTheirFolder) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("pom_words_" + std::to_string(::getpid()));
-  const Words words(small(), WordPieces::of(kCaptions, 6), 3);
+  const Words words(small(GetParam()), WordPieces::of(kCaptions, 6), 3);
   words.save(folder / text_folder);
-  const std::unique_ptr<TextEncoder> back = open_text_encoder(small(), Reader(folder / text_file));
+  const std::unique_ptr<TextEncoder> back = open_text_encoder(small(GetParam()), Reader(folder / text_file));
   EXPECT_EQ(back->width(), 12);
   EXPECT_EQ(back->limit(), 9);
   EXPECT_TRUE(at::equal(back->encode(kCaptions).tokens, words.encode(kCaptions).tokens));
-  TextConfig other = small();
+  TextConfig other = small(GetParam());
   other.width = 16;
   const std::string refusal = message_of([&] { open_text_encoder(other, Reader(folder / text_file)); });
   EXPECT_NE(refusal.find("model.safetensors"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("expected shape"), std::string::npos) << refusal;
-  other = small();
+  other = small(GetParam());
   other.layers = 1;
   EXPECT_NE(message_of([&] { open_text_encoder(other, Reader(folder / text_file)); }).find("not part"),
             std::string::npos);

@@ -227,10 +227,13 @@ class TextConfig:
     width: int = declared(128, least=1, most=65536)
     limit: int = declared(64, least=1, most=65536)
     layers: int = declared(2, least=0, most=64)
+    mixers: int = declared(0, least=0, most=64)
     mask: bool = declared(True)
 
     def unsaved(self) -> tuple[str, ...]:
-        return ("layers",) if self.kind == "t5" else ("mask",)
+        if self.kind == "t5":
+            return ("layers", "mixers")
+        return ("mask",) if self.mixers else ("mask", "mixers")
 
 
 @dataclass(frozen=True)

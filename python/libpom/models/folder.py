@@ -102,11 +102,12 @@ def load_text(folder: Folder, *, device: torch.device | str = "cpu") -> Words:
         if places is None or len(places.shape) != 2:
             fail(file.path, "a text encoder of kind words", "another file")
         layers = sum(name.startswith("near.") and name.endswith(".weight") for name in file.tensors)
+        mixers = sum(name.startswith("far.") and name.endswith(".ho_proj.weight") for name in file.tensors)
         limit, width = places.shape
         try:
             words = Words(
                 lines.removesuffix("\n").split("\n") if lines else [],
-                width=width, limit=limit, layers=layers, device="meta",
+                width=width, limit=limit, layers=layers, mixers=mixers, device="meta",
             )  # fmt: skip
         except Error as error:
             raise Error(f"{file.path}: {error}") from None

@@ -1,8 +1,8 @@
 """The text encoder that needs no download: a table of pieces, learned with the network that listens to it.
 
 A word of the vocabulary is one piece, any other is spelled in bytes; letter case (of ASCII) and the amount of
-space are ignored. A token is its piece, its place in the prompt and, layer by layer, its two neighbours.
-B prompts, L pieces, w width. In C++: pom/codecs/words.h.
+space are ignored. A token is its piece, its place in the prompt and, layer by layer, its two neighbours;
+then, where there are mixers, all tokens before it. B prompts, L pieces, w width. In C++: pom/codecs/words.h.
 """
 
 import re
@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import masks
 from ..errors import Error, fail
+from ..module import PoM
 from .config import TextConfig
 from .fields import check_values
 
@@ -50,6 +52,7 @@ class Words(nn.Module):
         width: of a token, the network's `text_width`.
         limit: most pieces of a prompt; what comes after them is cut, with a warning.
         layers: in which a word learns of its neighbours.
+        mixers: after these, in which it learns of all words before it.
     """
 
     def __init__(
@@ -59,11 +62,12 @@ class Words(nn.Module):
         width: int = 128,
         limit: int = 64,
         layers: int = 2,
+        mixers: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_values(TextConfig(width=width, limit=limit, layers=layers), "Words: ")
+        check_values(TextConfig(width=width, limit=limit, layers=layers, mixers=mixers), "Words: ")
         self.vocabulary = list(vocabulary)
         self._numbers: dict[bytes, int] = {}
         for i, word in enumerate(self.vocabulary):
@@ -75,12 +79,13 @@ class Words(nn.Module):
         self.pieces = nn.Embedding(_FIRST_WORD + len(self.vocabulary), width, **made)
         self.places = nn.Parameter(torch.empty(limit, width, **made))
         self.near = nn.ModuleList(nn.Linear(3 * width, width, **made) for _ in range(layers))
+        self.far = nn.ModuleList(PoM(width, 2, 2, **made) for _ in range(mixers))
         self.reset_parameters()
 
     @property
     def config(self) -> TextConfig:
         limit, width = self.places.shape
-        return TextConfig(width=width, limit=limit, layers=len(self.near))
+        return TextConfig(width=width, limit=limit, layers=len(self.near), mixers=len(self.far))
 
     def extra_repr(self) -> str:
         return f"{len(self.vocabulary)} words, limit={self.places.shape[0]}"
@@ -91,7 +96,10 @@ class Words(nn.Module):
         size."""
         nn.init.normal_(self.pieces.weight)
         nn.init.normal_(self.places, std=0.1)
-        for layer in cast(Iterable[nn.Linear], self.near):
+        linears = list(cast(Iterable[nn.Linear], self.near))
+        for mixer in cast(Iterable[PoM], self.far):
+            linears += [mixer.ho_proj, mixer.se_proj, mixer.ag_proj]
+        for layer in linears:
             nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
             nn.init.zeros_(layer.bias)
 
@@ -131,4 +139,6 @@ class Words(nn.Module):
         for layer in self.near:
             wide = F.pad(x, (0, 0, 1, 1))  # nothing before the first, after the last
             x = (x + F.gelu(layer(torch.cat([wide[:, :-2], x, wide[:, 2:]], 2)))) * counts
+        for mixer in self.far:
+            x = (x + mixer(F.layer_norm(x, (x.shape[2],), eps=1e-6), mask=masks.causal)) * counts
         return x
