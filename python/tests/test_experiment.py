@@ -278,7 +278,8 @@ def test_files():
     """All that were asked for, each with its command at the head, a claim and tests."""
     names = {path.stem for path in FILES}
     assert names == {
-        *("degrees", "expansion", "scaling", "guidance", "mixer-vs-attention", "resolution", "causal"),
+        *("degrees", "expansion", "scaling", "scaling-flops", "guidance", "mixer-vs-attention", "resolution"),
+        "causal",
         *("figure1", "streaming"),
     }
     for path in FILES:
