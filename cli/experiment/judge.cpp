@@ -1,8 +1,6 @@
 #include "cli/experiment/judge.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
@@ -16,7 +14,6 @@
 #include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
 #include "pom/generate/device.h"
-#include "pom/io/atomic_file.h"
 #include "pom/io/picture.h"
 #include "pom/io/sheet.h"
 
@@ -95,18 +92,16 @@ Scores RandomFeatures::scores(const at::Tensor& pictures) const {
   return scores;
 }
 
-std::filesystem::path judge_file(const JudgeRoom& room) {
+JudgeFiles judge_files(const JudgeRoom& room) {
   namespace fs = std::filesystem;
-  const fs::path path = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
-  if (room.config.file.empty() || fs::exists(path)) return path;
+  const fs::path own = room.folder / detail::concat("judge-", room.config.seed, ".safetensors");
+  if (fs::exists(own)) return {own, own};
+  if (room.config.file.empty()) return {own, {}};
   const fs::path named = room.config.file, beside = experiments_folder().parent_path().parent_path() / named;
   const fs::path& found = fs::exists(named) ? named : beside;
-  check(fs::exists(found), "judge.file: expected a judge that has learnt, got ", named.string(),
-        ", which is not there");
-  std::ostringstream bytes;
-  bytes << std::ifstream(found, std::ios::binary).rdbuf();
-  io::write_file_atomically(path, std::move(bytes).str());
-  return path;
+  check(fs::is_regular_file(found), "judge.file: expected the file of a judge that has learnt, got ",
+        named.string(), fs::exists(found) ? ", which is no file" : ", which is not there");
+  return {own, found};
 }
 
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room) {

@@ -46,8 +46,12 @@ class Judge {
   virtual Scores floor(const Dose* dose = nullptr) = 0;
 };
 
-// Where the judge of a room is, or will be: in its folder, to which one that has learnt already is copied.
-std::filesystem::path judge_file(const JudgeRoom& room);
+// The file of a judge in the room's folder, and the one to read: that, or one that has learnt elsewhere, of
+// which the folder gets a copy; empty where the judge has yet to learn.
+struct JudgeFiles {
+  std::filesystem::path own, learnt;
+};
+JudgeFiles judge_files(const JudgeRoom& room);
 
 // Learns where its file is not in the folder yet.
 std::unique_ptr<Judge> make_judge(const JudgeRoom& room);

@@ -44,8 +44,12 @@ class ScenesJudge : public Judge {
 
  private:
   static SceneReader open(const JudgeRoom& room) {
-    const fs::path file = judge_file(room);
-    if (fs::exists(file)) return SceneReader::read(file, room.canvas());
+    const JudgeFiles files = judge_files(room);
+    if (!files.learnt.empty()) {
+      SceneReader reader = SceneReader::read(files.learnt, room.canvas());
+      if (files.learnt != files.own) reader.write(files.own);
+      return reader;
+    }
     eval::JudgeConfig config = SceneReader::usual_config();
     config.canvas = room.canvas();
     config.seed = static_cast<std::uint64_t>(room.config.seed);
@@ -53,7 +57,7 @@ class ScenesJudge : public Judge {
     Watch watch(room.signals, room.quiet, "training the judge", "step");
     SceneReader reader = SceneReader::train(
         config, [&](std::int64_t step, std::int64_t total, double) { watch(step, total); });
-    reader.write(file);
+    reader.write(files.own);
     return reader;
   }
 

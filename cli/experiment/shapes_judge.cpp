@@ -54,8 +54,12 @@ class ShapesJudge : public Judge {
 
  private:
   static eval::Judge open(const JudgeRoom& room) {
-    const fs::path file = judge_file(room);
-    if (fs::exists(file)) return eval::Judge::read(file, room.canvas());
+    const JudgeFiles files = judge_files(room);
+    if (!files.learnt.empty()) {
+      eval::Judge judge = eval::Judge::read(files.learnt, room.canvas());
+      if (files.learnt != files.own) judge.write(files.own);
+      return judge;
+    }
     eval::JudgeConfig config;
     config.canvas = room.canvas();
     config.seed = static_cast<std::uint64_t>(room.config.seed);
@@ -63,7 +67,7 @@ class ShapesJudge : public Judge {
     Watch watch(room.signals, room.quiet, "training the judge", "step");
     const eval::Judge judge = eval::Judge::train(
         config, [&](std::int64_t step, std::int64_t total, double) { watch(step, total); });
-    judge.write(file);
+    judge.write(files.own);
     return judge;
   }
 

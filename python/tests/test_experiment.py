@@ -202,8 +202,11 @@ def test_a_judge_that_has_learnt(tmp_path):
     again = tiny("degrees", "-o", tmp_path / "again", "--set", "judge.steps=9", *words)
     assert again.returncode == 0 and again.stdout == first.stdout, again.stderr
     assert (tmp_path / "again/judge-1.safetensors").read_bytes() == judge.read_bytes()
-    refused = tiny("degrees", "-o", tmp_path / "none", "--set", "judge.file=nowhere.safetensors")
-    assert refused.returncode == 1 and "judge.file: expected a judge that has learnt" in refused.stderr
+    for wrong, message in (("nowhere.safetensors", "which is not there"), (tmp_path, "which is no file")):
+        out = tmp_path / message
+        refused = tiny("degrees", "-o", out, "--set", f"judge.file={wrong}")
+        assert refused.returncode == 1 and message in refused.stderr
+        assert not (out / "judge-1.safetensors").exists()
 
 
 def test_times_are_of_one_device(tmp_path):

@@ -14,11 +14,6 @@ at::Tensor with_bias(const ResidualStream& s) {
   return s.bias.defined() ? at::add(s.y, s.bias.to(s.y.scalar_type())) : s.y;
 }
 
-// Where a sequence has several texts, its tokens are as many sequences.
-at::Tensor by_text(const at::Tensor& x, const at::Tensor& texts) {
-  return x.reshape({texts.size(0), x.size(0) * x.size(1) / texts.size(0), x.size(2)});
-}
-
 void check_context_of(const ResidualStream& stream, const MixerContext& context) {
   constexpr const char* op = "mixer_branch";
   const at::Tensor &x = stream.x, &told = context.tokens;
@@ -32,7 +27,7 @@ void check_context_of(const ResidualStream& stream, const MixerContext& context)
         x.size(1), " tokens of ", x.size(2), " channels, got ", shape_text(told));
   check(context.mask.block == 0, op, ": mask: expected one of keys beside a context, got blocks of ",
         context.mask.block);
-  check_context(op, by_text(x, told), told, context.mask);
+  check_context(op, detail::by_text(x, told), told, context.mask);
 }
 
 }  // namespace
@@ -52,7 +47,8 @@ ResidualStream mixer_branch(const ResidualStream& stream, const Modulation& m, c
   if (const auto made = detail::mixer_branch_cuda(stream, m, w, order, context)) return *made;
   const auto [sum, normal] = normed(stream, m);
   if (!context.tokens.defined()) return {.x = sum, .y = mixer_layer(normal, normal, w, order, context.mask)};
-  const at::Tensor y = mixer_layer(by_text(normal, context.tokens), context.tokens, w, order, context.mask);
+  const at::Tensor y =
+      mixer_layer(detail::by_text(normal, context.tokens), context.tokens, w, order, context.mask);
   return {.x = sum, .y = y.view(normal.sizes())};
 }
 

@@ -50,6 +50,11 @@ inline void check_linear(const char* op, const char* name, const at::Tensor& wei
   check(bias.defined() && bias.dim() == 1 && bias.size(0) == weight.size(0), op, ": ", name,
         "_bias: expected (", weight.size(0), "), got ", bias.defined() ? shape_text(bias) : "none");
 }
+// Where a sequence has several texts, (T, L, any), its tokens are as many sequences.
+inline at::Tensor by_text(const at::Tensor& x, const at::Tensor& texts) {
+  return x.reshape({texts.size(0), x.size(0) * x.size(1) / texts.size(0), x.size(2)});
+}
+
 // Asked for, or in forward mode.
 inline bool composed_only(const variable_list& inputs) {
   if (path() == Path::composed) return true;

@@ -84,8 +84,8 @@ struct MixerGemms {
                          const Settings& settings, cudaStream_t) {
     cuda::Saved saved;
     const at::Tensor& context = told.tokens.defined() ? told.tokens : normal;
-    const at::Tensor y = cuda::layer_forward(problem_of(told, w, settings), by_text(normal, told), context,
-                                             {w[0], w[1], w[2], w[3], w[4], {}}, &saved);
+    const at::Tensor y = cuda::layer_forward(problem_of(told, w, settings), in_sequences(normal, told),
+                                             context, {w[0], w[1], w[2], w[3], w[4], {}}, &saved);
     return {y.view(normal.sizes()), {saved.ho, saved.se, saved.H}};
   }
 
@@ -93,7 +93,7 @@ struct MixerGemms {
     Backward(const at::Tensor& dy, const Told& told, const variable_list& w, const variable_list& saved,
              const Settings& settings, at::TensorList weights, cudaStream_t)
         : weights(weights), told(told.tokens) {
-      p = cuda::projection_gradients(problem_of(told, w, settings), by_text(dy, told), w[4],
+      p = cuda::projection_gradients(problem_of(told, w, settings), in_sequences(dy, told), w[4],
                                      {saved[0], saved[1], saved[2]}, /*for_weights=*/true);
       output = weight_gradient(rows(dy), p.gated, weights[4]);
       p.gated.reset();
@@ -138,9 +138,8 @@ struct MixerGemms {
     p.visible = told.visible;
     return p;
   }
-  // Where a sequence has several texts, its tokens are as many sequences.
-  static at::Tensor by_text(const at::Tensor& x, const Told& told) {
-    return told.tokens.defined() ? x.view({told.tokens.size(0), -1, x.size(2)}) : x;
+  static at::Tensor in_sequences(const at::Tensor& x, const Told& told) {
+    return told.tokens.defined() ? by_text(x, told.tokens) : x;
   }
 };
 
