@@ -9,7 +9,6 @@
 #include "cli/eval/eval.h"
 #include "cli/output_names.h"
 #include "pom/base/error.h"
-#include "pom/eval/frechet.h"
 #include "pom/eval/inception_input.h"
 #include "pom/eval/sample_bias.h"
 #include "pom/eval/shapes_eval.h"
@@ -41,10 +40,9 @@ void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns,
   io::write_picture(path, io::make_sheet(eval::unstack_pictures(pictures), options), {});
 }
 
-Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference) {
-  const eval::FrechetReference to(eval::fit_gaussian(reference));
+Scores frechet_scores(const at::Tensor& features, const eval::FrechetReference& reference) {
   const eval::SampledDistance distance =
-      eval::sampled_distance(features, [&](const at::Tensor& some) { return to.to(some); });
+      eval::sampled_distance(features, [&](const at::Tensor& some) { return reference.to(some); });
   Scores scores = {{"frechet", distance.unbiased.value()}, {"frechet_n", distance.all}};
   if (distance.infinity) scores.emplace_back("frechet_infinity", *distance.infinity);
   return scores;
@@ -64,14 +62,15 @@ eval::Judge untrained(const JudgeRoom& room) {
 }  // namespace
 
 RandomFeatures::RandomFeatures(const JudgeRoom& room, const at::Tensor& reference)
-    : network_(untrained(room)), reference_(network_.look(reference).features) {
+    : network_(untrained(room)), reference_(eval::fit_gaussian(network_.look(reference).features)) {
   if (!room.config.inception) return;
   inception_.emplace(eval::drawn_inception_weights(), at::kFloat,
                      generate::device_named(room.device, "experiment"));
-  early_ = early(reference);
+  early_reference_.emplace(eval::fit_gaussian(early(reference)));
 }
 
 at::Tensor RandomFeatures::early(const at::Tensor& pictures) const {
+  if (!inception_) return {};
   constexpr std::int64_t some = 64;
   const at::NoGradGuard no_gradients;
   std::vector<at::Tensor> all;
@@ -83,12 +82,12 @@ at::Tensor RandomFeatures::early(const at::Tensor& pictures) const {
   return at::cat(all);
 }
 
-Scores RandomFeatures::scores(const at::Tensor& pictures) const {
-  const auto distance = [](const at::Tensor& features, const at::Tensor& reference) {
-    return score_named(frechet_scores(features, reference), "frechet");
+Scores RandomFeatures::scores(const Samples& samples) const {
+  const auto distance = [](const at::Tensor& features, const eval::FrechetReference& reference) {
+    return eval::unbiased_distance(features, [&](const at::Tensor& some) { return reference.to(some); });
   };
-  Scores scores = {{"frechet_random", distance(network_.look(pictures).features, reference_)}};
-  if (inception_) scores.emplace_back("frechet_inception", distance(early(pictures), early_));
+  Scores scores = {{"frechet_random", distance(network_.look(samples.pictures).features, reference_)}};
+  if (inception_) scores.emplace_back("frechet_inception", distance(samples.early, *early_reference_));
   return scores;
 }
 

@@ -13,6 +13,7 @@
 #include "cli/experiment/metrics.h"
 #include "cli/signals.h"
 #include "pom/eval/drawings.h"
+#include "pom/eval/frechet.h"
 #include "pom/eval/inception.h"
 #include "pom/eval/judge.h"
 #include "pom/eval/scenes_eval.h"
@@ -34,16 +35,26 @@ struct JudgeRoom {
   eval::Canvas canvas() const { return {recipe.sample.size.at(0), recipe.sample.size.at(1)}; }
 };
 
+// What a judge looks at.
+struct Samples {
+  std::int64_t seed = 0;  // of their questions
+  at::Tensor pictures;    // (N, 3, H, W), or clips (N, 3, F, H, W), uint8
+  at::Tensor early;       // by Inception, where it is asked for: (N, 192)
+};
+
+// Samples are made where the models run. Whoever looks at them needs nothing but the CPU, and may be another
+// thread: so the next training need not wait.
 class Judge {
  public:
   virtual ~Judge() = default;
 
-  // Of samples of a model, made as `how` says. Runs of the same seed get the same questions and noise. The
-  // first pictures go on `sheet`, where it has a name. Throws generate::Stopped where a signal asked.
-  virtual Scores judge(const std::filesystem::path& model, const generate::Request& how, std::int64_t seed,
-                       const std::filesystem::path& sheet) = 0;
-  // The same of drawings in place of samples: the best that can be had; or of drawings that are spoilt.
-  virtual Scores floor(const Dose* dose = nullptr) = 0;
+  // Of a model, made as `how` says. Runs of the same seed get the same questions and noise. The first
+  // pictures go on `sheet`, where it has a name. Throws generate::Stopped where a signal asked.
+  virtual Samples samples(const std::filesystem::path& model, const generate::Request& how, std::int64_t seed,
+                          const std::filesystem::path& sheet) = 0;
+  // Drawings in place of samples: the best that can be had; or drawings that are spoilt.
+  virtual Samples drawings(const Dose* dose = nullptr) = 0;
+  virtual Scores scores(const Samples& samples) const = 0;
 };
 
 // The file of a judge in the room's folder, and the one to read: that, or one that has learnt elsewhere, of
@@ -75,23 +86,24 @@ void write_picture_sheet(const at::Tensor& pictures, std::int64_t columns, const
 // The Fréchet distance of features to those of the reference: without the bias of few samples by halves
 // ("frechet"), at infinitely many ("frechet_infinity", of at least 20) and as it is ("frechet_n"). Rows of
 // all kinds must be mixed.
-Scores frechet_scores(const at::Tensor& features, const at::Tensor& reference);
+Scores frechet_scores(const at::Tensor& features, const eval::FrechetReference& reference);
 
 // A second opinion that knows nothing: features of a network whose weights are as they were drawn, only its
 // norms have seen drawings. Distances are without the bias of few samples.
 class RandomFeatures {
  public:
   RandomFeatures(const JudgeRoom& room, const at::Tensor& reference);  // pictures (N, 3, H, W)
-  // "frechet_random"; and "frechet_inception", where it is asked for: by the 192 channels behind the second
-  // pool of Inception-v3, whose weights are drawn too.
-  Scores scores(const at::Tensor& pictures) const;
+  // The 192 channels behind the second pool of Inception-v3, whose weights are drawn too, where they are
+  // asked for; on the room's device.
+  at::Tensor early(const at::Tensor& pictures) const;
+  // "frechet_random"; and "frechet_inception" by those channels.
+  Scores scores(const Samples& samples) const;
 
  private:
-  at::Tensor early(const at::Tensor& pictures) const;
-
   eval::Judge network_;
   std::optional<eval::Inception> inception_;
-  at::Tensor reference_, early_;
+  eval::FrechetReference reference_;
+  std::optional<eval::FrechetReference> early_reference_;
 };
 
 }  // namespace pom::cli::experiment

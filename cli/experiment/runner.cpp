@@ -109,13 +109,30 @@ Judge& Runner::sweep_judge() {
   return *sweep_judge_;
 }
 
+// Beside what follows. After a signal nothing more is begun, so no model goes before it is judged.
+void Runner::later(std::function<void()> piece) {
+  backlog_.add([this, piece = std::move(piece)] {
+    if (!signals_.asked().load()) piece();
+  });
+}
+
+void Runner::finish() {
+  backlog_.finish();
+  if (signals_.asked().load()) throw Leave{Outcome::stopped};
+}
+
 void Runner::measure_floor() {
-  if (!folder_.floor()) folder_.write_floor(main_judge().floor());
+  if (!folder_.floor())
+    later([this, &judge = main_judge(), drawings = main_judge().drawings()] {
+      folder_.write_floor(judge.scores(drawings));
+    });
   if (!plan_.file().judge.doses) return;
   for (const Dose& dose : doses()) {
     if (folder_.dose(dose.name)) continue;
     check_time();
-    folder_.write_dose(dose.name, main_judge().floor(&dose));
+    later([this, &dose, &judge = main_judge(), drawings = main_judge().drawings(&dose)] {
+      folder_.write_dose(dose.name, judge.scores(drawings));
+    });
   }
 }
 
@@ -154,10 +171,17 @@ void Runner::judge(const fs::path& model, const fs::path& run, const Point& poin
                    Judge& judge, const fs::path& sheet) {
   if (Folder::judged(run, point.name)) return;
   check_time();
-  Scores scores = judge.judge(model, request_of(point), seed, sheet);
-  if (const std::optional<Trained> trained = Folder::trained(run); trained && trained->validation_loss)
-    scores.emplace_back("validation_loss", *trained->validation_loss);
-  Folder::write_judged(run, point.name, scores);
+  later([run, name = point.name, &judge, samples = judge.samples(model, request_of(point), seed, sheet)] {
+    Scores scores = judge.scores(samples);
+    if (const std::optional<Trained> trained = Folder::trained(run); trained && trained->validation_loss)
+      scores.emplace_back("validation_loss", *trained->validation_loss);
+    Folder::write_judged(run, name, scores);
+  });
+}
+
+// Once all that came before is judged.
+void Runner::remove_later(const fs::path& model) {
+  if (options_.lean) later([model] { fs::remove_all(model); });
 }
 
 void Runner::sweep(const Arm& arm) {
@@ -173,13 +197,14 @@ void Runner::sweep(const Arm& arm) {
       train(recipe_of(plan_, arm, seed, more), run, {},
             detail::concat(arm.name, ", ", sweep.field, " ", value, ", seed ", seed));
       judge(run / "model", run, {"sweep", plan_.points.front().sets}, seed, sweep_judge(), {});
-      if (options_.lean) fs::remove_all(run / "model");
+      remove_later(run / "model");
     }
 }
 
 void Runner::cell(const Arm& arm, std::int64_t seed) {
   const fs::path run = folder_.run(arm.name, seed);
   if (arm.trains()) {
+    if (arm.equal == "seconds") finish();  // nothing else is at work while steps are timed
     const auto recipe = final_recipe(plan_, folder_, arm, seed, options_.device, true);
     check(recipe.has_value(), arm.name, ": the sweep of its recipe is not done");
     const std::string first =
@@ -218,13 +243,15 @@ Outcome Runner::run() {
     measure_floor();
     if (!plan_.file().sweep.field.empty())
       for (const Arm& arm : plan_.arms) sweep(arm);
+    finish();  // what the sweeps chose from
     for (const std::int64_t seed : plan_.file().seeds) {
       for (const Arm& arm : plan_.arms) cell(arm, seed);
-      for (const Arm& arm : plan_.arms)
-        if (options_.lean) fs::remove_all(folder_.run(arm.name, seed) / "model");
+      for (const Arm& arm : plan_.arms) remove_later(folder_.run(arm.name, seed) / "model");
     }
+    finish();
     return Outcome::complete;
   } catch (const Leave& leave) {
+    if (leave.outcome == Outcome::out_of_time) backlog_.finish();  // models that are trained are judged
     return leave.outcome;
   } catch (const generate::Stopped&) {
     return Outcome::stopped;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "cli/experiment/backlog.h"
 #include "cli/experiment/folder.h"
 #include "cli/experiment/judge.h"
 #include "cli/experiment/plan.h"
@@ -44,6 +46,9 @@ class Runner {
              const std::string& what);
   void judge(const std::filesystem::path& model, const std::filesystem::path& run, const Point& point,
              std::int64_t seed, Judge& judge, const std::filesystem::path& sheet);
+  void later(std::function<void()> piece);
+  void finish();  // of all of them
+  void remove_later(const std::filesystem::path& model);
   void check_time() const;
   double seconds_left() const;  // 0: no limit
   Judge& main_judge();
@@ -57,6 +62,7 @@ class Runner {
   const StopSignals& signals_;
   const double began_ = steady_seconds();
   std::unique_ptr<Judge> judge_, sweep_judge_;
+  Backlog backlog_;  // goes before the judges that it uses
 };
 
 // The assignments for more or fewer steps, with warm-up and cooldown in proportion.

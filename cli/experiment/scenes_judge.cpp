@@ -24,22 +24,52 @@ class ScenesJudge : public Judge {
     const std::vector<SceneQuestion> many = questions_of(of_reference, room.config.reference);
     const at::Tensor drawings = eval::draw_scenes(many, room.canvas());
     reference_ = reader_.look(drawings).features;
+    gaussian_.emplace(eval::fit_gaussian(reference_));
     random_.emplace(room, drawings);
   }
 
-  Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
-               const fs::path& sheet) override {
-    const std::vector<SceneQuestion> questions = questions_of(seed, room_.config.count);
-    const at::Tensor pictures = sample(model, how, seed, questions);
+  Samples samples(const fs::path& model, const generate::Request& how, std::int64_t seed,
+                  const fs::path& sheet) override {
+    const at::Tensor pictures = sample(model, how, seed, questions_of(seed, room_.config.count));
     if (!sheet.empty())
       write_picture_sheet(pictures.slice(0, 0, std::min<std::int64_t>(pictures.size(0), 80)), 10, sheet);
-    return scores(questions, pictures);
+    return {seed, pictures, random_->early(pictures)};
   }
 
-  Scores floor(const Dose* dose) override {
-    const std::vector<SceneQuestion> questions = questions_of(of_floor, room_.config.count);
-    const at::Tensor drawings = eval::draw_scenes(questions, room_.canvas());
-    return scores(questions, dose ? dose->spoilt(drawings) : drawings);
+  Samples drawings(const Dose* dose) override {
+    at::Tensor pictures = eval::draw_scenes(questions_of(of_floor, room_.config.count), room_.canvas());
+    if (dose) pictures = dose->spoilt(pictures);
+    return {of_floor, pictures, random_->early(pictures)};
+  }
+
+  Scores scores(const Samples& samples) const override {
+    const std::vector<SceneQuestion> questions = questions_of(samples.seed, room_.config.count);
+    const at::Tensor& pictures = samples.pictures;
+    eval::SceneTable table({"training"});
+    table.add(questions, eval::judge_scenes(pictures));
+    const eval::SceneScores all = table.over_all();
+    const SceneReader::Readings seen = reader_.look(pictures);
+    std::int64_t read = 0;
+    for (std::size_t i = 0; i < questions.size(); ++i)
+      read += eval::compare(questions[i].scene, seen.scenes[i]).everything();
+    const auto count = static_cast<double>(questions.size());
+    const auto share = [&](std::int64_t hits) { return static_cast<double>(hits) / count; };
+    const at::Tensor few = reference_.slice(0, 0, pictures.size(0));
+    const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
+    Scores scores = frechet_scores(seen.features, *gaussian_);
+    const Scores others = {
+        {"everything", share(all.everything)},
+        {"pairs", share(all.pairs)},
+        {"relations", static_cast<double>(all.relations) / static_cast<double>(all.relations_asked)},
+        {"counts", share(all.counts)},
+        {"fits", share(all.fitting)},
+        {"read", share(read)},
+        {"precision", near.precision},
+        {"recall", near.recall},
+        {"misfit", all.mean_misfit()}};
+    for (const Scores& more : {random_->scores(samples), others})
+      scores.insert(scores.end(), more.begin(), more.end());
+    return scores;
   }
 
  private:
@@ -81,37 +111,10 @@ class ScenesJudge : public Judge {
     return sample_pictures(room_, engine, job);
   }
 
-  Scores scores(const std::vector<SceneQuestion>& questions, const at::Tensor& pictures) const {
-    eval::SceneTable table({"training"});
-    table.add(questions, eval::judge_scenes(pictures));
-    const eval::SceneScores all = table.over_all();
-    const SceneReader::Readings seen = reader_.look(pictures);
-    std::int64_t read = 0;
-    for (std::size_t i = 0; i < questions.size(); ++i)
-      read += eval::compare(questions[i].scene, seen.scenes[i]).everything();
-    const auto count = static_cast<double>(questions.size());
-    const auto share = [&](std::int64_t hits) { return static_cast<double>(hits) / count; };
-    const at::Tensor few = reference_.slice(0, 0, pictures.size(0));
-    const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
-    Scores scores = frechet_scores(seen.features, reference_);
-    const Scores others = {
-        {"everything", share(all.everything)},
-        {"pairs", share(all.pairs)},
-        {"relations", static_cast<double>(all.relations) / static_cast<double>(all.relations_asked)},
-        {"counts", share(all.counts)},
-        {"fits", share(all.fitting)},
-        {"read", share(read)},
-        {"precision", near.precision},
-        {"recall", near.recall},
-        {"misfit", all.mean_misfit()}};
-    for (const Scores& more : {random_->scores(pictures), others})
-      scores.insert(scores.end(), more.begin(), more.end());
-    return scores;
-  }
-
   JudgeRoom room_;
   SceneReader reader_;
-  at::Tensor reference_;  // features of drawings
+  at::Tensor reference_;                            // features of drawings
+  std::optional<eval::FrechetReference> gaussian_;  // of them
   std::optional<RandomFeatures> random_;
 };
 

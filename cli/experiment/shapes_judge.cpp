@@ -36,20 +36,43 @@ class ShapesJudge : public Judge {
         eval::each_so_often(classes_, (room.config.reference + kinds - 1) / kinds);
     const at::Tensor drawings = drawn(eval::DrawnFor::reference, many);
     reference_ = judge_.look(drawings);
+    gaussian_.emplace(eval::fit_gaussian(reference_.features));
     random_.emplace(room, drawings);
     like_ = eval::measure(reference_, many, classes_).diversity;
   }
 
-  Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
-               const fs::path& sheet) override {
+  Samples samples(const fs::path& model, const generate::Request& how, std::int64_t seed,
+                  const fs::path& sheet) override {
     const at::Tensor pictures = sample(model, how, seed);
     if (!sheet.empty()) write_sheet(pictures, sheet);
-    return scores(pictures);
+    return {seed, pictures, random_->early(pictures)};
   }
 
-  Scores floor(const Dose* dose) override {
-    const at::Tensor drawings = drawn(eval::DrawnFor::yardstick, asked_);
-    return scores(dose ? dose->spoilt(drawings) : drawings);
+  Samples drawings(const Dose* dose) override {
+    at::Tensor pictures = drawn(eval::DrawnFor::yardstick, asked_);
+    if (dose) pictures = dose->spoilt(pictures);
+    return {0, pictures, random_->early(pictures)};
+  }
+
+  Scores scores(const Samples& samples) const override {
+    const eval::Verdicts seen = judge_.look(samples.pictures);
+    const eval::Measures measures = eval::measure(seen, asked_, classes_);
+    const std::int64_t many = reference_.features.size(0), own_count = seen.features.size(0);
+    const std::int64_t stride = std::max<std::int64_t>(1, many / own_count);  // as many, of all kinds
+    const at::Tensor few = reference_.features.slice(0, 0, many, stride);
+    const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
+    const eval::Diversity& own = measures.diversity;
+    Scores scores = frechet_scores(seen.features, *gaussian_);
+    const Scores others = {{"recognised", measures.recognised},
+                           {"inception", judge_inception(seen)},
+                           {"precision", near.precision},
+                           {"recall", near.recall},
+                           {"position", (own.x / like_.x + own.y / like_.y) / 2},
+                           {"size", own.log2_radius / like_.log2_radius},
+                           {"hue", own.hue_entropy / like_.hue_entropy}};
+    for (const Scores& more : {random_->scores(samples), others})
+      scores.insert(scores.end(), more.begin(), more.end());
+    return scores;
   }
 
  private:
@@ -96,31 +119,11 @@ class ShapesJudge : public Judge {
     write_picture_sheet(few.contiguous(), columns, path);
   }
 
-  Scores scores(const at::Tensor& pictures) const {
-    const eval::Verdicts seen = judge_.look(pictures);
-    const eval::Measures measures = eval::measure(seen, asked_, classes_);
-    const std::int64_t many = reference_.features.size(0), own_count = seen.features.size(0);
-    const std::int64_t stride = std::max<std::int64_t>(1, many / own_count);  // as many, of all kinds
-    const at::Tensor few = reference_.features.slice(0, 0, many, stride);
-    const eval::Neighbours near = eval::neighbours(few, seen.features, {.k = 3});
-    const eval::Diversity& own = measures.diversity;
-    Scores scores = frechet_scores(seen.features, reference_.features);
-    const Scores others = {{"recognised", measures.recognised},
-                           {"inception", judge_inception(seen)},
-                           {"precision", near.precision},
-                           {"recall", near.recall},
-                           {"position", (own.x / like_.x + own.y / like_.y) / 2},
-                           {"size", own.log2_radius / like_.log2_radius},
-                           {"hue", own.hue_entropy / like_.hue_entropy}};
-    for (const Scores& more : {random_->scores(pictures), others})
-      scores.insert(scores.end(), more.begin(), more.end());
-    return scores;
-  }
-
   JudgeRoom room_;
   eval::Judge judge_;
   std::vector<std::int64_t> classes_, asked_;
   eval::Verdicts reference_;
+  std::optional<eval::FrechetReference> gaussian_;  // of its features
   std::optional<RandomFeatures> random_;
   eval::Diversity like_;  // of the drawings
 };

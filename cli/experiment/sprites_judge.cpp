@@ -60,23 +60,50 @@ class SpritesJudge : public Judge {
     }
   }
 
-  Scores judge(const fs::path& model, const generate::Request& how, std::int64_t seed,
-               const fs::path& sheet) override {
-    const std::vector<SpriteQuestion> questions = questions_of(seed);
-    const at::Tensor clips = sample(model, how, seed, questions);
+  Samples samples(const fs::path& model, const generate::Request& how, std::int64_t seed,
+                  const fs::path& sheet) override {
+    const at::Tensor clips = sample(model, how, seed, questions_of(seed));
     if (!sheet.empty()) write_sheet(clips, sheet);
-    return scores(questions, clips);
+    return {seed, clips, {}};
   }
 
-  Scores floor(const Dose* dose) override {
-    const std::vector<SpriteQuestion> questions = questions_of(0);
-    const at::Tensor drawings = eval::draw_part(questions, format_, 0);
-    return scores(questions, dose ? dose->spoilt(drawings) : drawings);
+  Samples drawings(const Dose* dose) override {
+    const at::Tensor clips = eval::draw_part(questions_of(of_floor), format_, 0);
+    return {of_floor, dose ? dose->spoilt(clips) : clips, {}};
+  }
+
+  Scores scores(const Samples& samples) const override {
+    const std::vector<SpriteQuestion> questions = questions_of(samples.seed);
+    const at::Tensor& clips = samples.pictures;
+    const std::vector<Looks> seen = looks(questions, clips),
+                             drawn = looks(questions, eval::draw_part(questions, format_, 0));
+    double kind = 0, hue = 0, direction = 0, first = 0, last = 0, steady = 0, error = 0, misfit = 0,
+           found = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      const Looks& look = seen[i];
+      kind += look.whole.kind, hue += look.whole.hue, direction += look.whole.direction;
+      first += look.first.kind, last += look.last.kind, steady += look.steady;
+      error += std::abs(look.speed - drawn[i].speed);
+      if (look.whole.found) misfit += look.whole.misfit, ++found;
+    }
+    const auto count = static_cast<double>(seen.size());
+    if (found == 0) misfit = std::numeric_limits<double>::quiet_NaN();  // and not the best there is
+    return {{"kind", kind / count},
+            {"hue", hue / count},
+            {"direction", direction / count},
+            {"kind_first", first / count},
+            {"kind_last", last / count},
+            {"settles", (last - first) / count},
+            {"steady", steady / count},
+            {"frechet_frames", distance(frame_rows(clips), frames_)},
+            {"frechet_stacks", distance(stack_rows(clips), stacks_)},
+            {"speed_error", error / count},
+            {"misfit", misfit / found}};
   }
 
  private:
-  static constexpr std::int64_t of_reference = most_seed + 1;  // in place of a run's seed
-  static constexpr std::int64_t some_clips = 256;              // at a time
+  static constexpr std::int64_t of_reference = most_seed + 1, of_floor = 0;  // in place of a run's seed
+  static constexpr std::int64_t some_clips = 256;                            // at a time
 
   std::vector<SpriteQuestion> questions_of(std::int64_t seed, std::int64_t count) const {
     const auto key = static_cast<std::uint64_t>(room_.config.seed * 1000 + seed) + 0x6a756467650000ull;
@@ -155,33 +182,6 @@ class SpritesJudge : public Judge {
       }
     });
     return all;
-  }
-
-  Scores scores(const std::vector<SpriteQuestion>& questions, const at::Tensor& clips) const {
-    const std::vector<Looks> seen = looks(questions, clips),
-                             drawn = looks(questions, eval::draw_part(questions, format_, 0));
-    double kind = 0, hue = 0, direction = 0, first = 0, last = 0, steady = 0, error = 0, misfit = 0,
-           found = 0;
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      const Looks& look = seen[i];
-      kind += look.whole.kind, hue += look.whole.hue, direction += look.whole.direction;
-      first += look.first.kind, last += look.last.kind, steady += look.steady;
-      error += std::abs(look.speed - drawn[i].speed);
-      if (look.whole.found) misfit += look.whole.misfit, ++found;
-    }
-    const auto count = static_cast<double>(seen.size());
-    if (found == 0) misfit = std::numeric_limits<double>::quiet_NaN();  // and not the best there is
-    return {{"kind", kind / count},
-            {"hue", hue / count},
-            {"direction", direction / count},
-            {"kind_first", first / count},
-            {"kind_last", last / count},
-            {"settles", (last - first) / count},
-            {"steady", steady / count},
-            {"frechet_frames", distance(frame_rows(clips), frames_)},
-            {"frechet_stacks", distance(stack_rows(clips), stacks_)},
-            {"speed_error", error / count},
-            {"misfit", misfit / found}};
   }
 
   // The first clips, a row each.

@@ -234,8 +234,10 @@ std::string MarkdownTable::text() const {
     }
     text += " |\n";
     if (r > 0) continue;
-    for (std::size_t i = 0; i < widths.size(); ++i)
-      text += i == 0 ? "|" + std::string(widths[i] + 2, '-') : "|" + std::string(widths[i] + 1, '-') + ":";
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      text.append("|").append(widths[i] + 1, '-');
+      text += i == 0 ? '-' : ':';
+    }
     text += "|\n";
   }
   return text;

@@ -91,6 +91,17 @@ std::vector<std::int64_t> infinity_sizes(std::int64_t count) {
   return sizes;
 }
 
+double unbiased_distance(const at::Tensor& features, const DistanceOf& distance) {
+  const c10::NoGradGuard no_grad;
+  check(features.dim() == 2 && features.size(0) >= 4,
+        "unbiased_distance: features: expected (N, F) with N at least 4, got ", features.sizes());
+  std::vector<Subset> subsets = {[&] { return features; }};
+  const at::Tensor order = mixed_order(features.size(0));
+  add_halves(subsets, features, order);
+  const std::vector<double> found = distances_of(subsets, distance);
+  return 2 * found[0] - (found[1] + found[2]) / 2;
+}
+
 SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& distance) {
   const c10::NoGradGuard no_grad;
   check(features.dim() == 2 && features.size(0) >= 2,

@@ -26,6 +26,9 @@ struct SampledDistance {
 // Bits that depend on the features alone and not on the number of threads.
 SampledDistance sampled_distance(const at::Tensor& features, const DistanceOf& distance);
 
+// `unbiased` alone, in a ninth of the time; of at least 4.
+double unbiased_distance(const at::Tensor& features, const DistanceOf& distance);
+
 // Of a number, from the numbers without each part of the samples in turn.
 double jackknife_deviation(std::span<const double> without);
 

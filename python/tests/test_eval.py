@@ -8,6 +8,7 @@ import math
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,14 @@ def test_text_and_folder(folder, model, judge):
     again = pom(*words, cwd=folder)
     assert again.returncode == 2 and "report.txt" in again.stderr
     assert pom(*words, "-y", cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_the_judges_that_ship(folder, size):
+    judge = Path(__file__).resolve().parents[2] / f"assets/judges/shapes{size}.safetensors"
+    found = report(folder, "--drawings", "--size", size, "--judge", judge, "--count", 60, "--seeds", 1)
+    assert found["judge"]["held_out"] >= 0.999
+    assert found["recognised"]["pictures"]["mean"] == 1
 
 
 def test_drawings_alone(folder, judge):

@@ -1,11 +1,14 @@
 // Tests of what an experiment's file means and of what its results say, on results that are made up.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <future>
 #include <gtest/gtest.h>
 
 #include "cli/command.h"
 #include "cli/experiment/analysis.h"
+#include "cli/experiment/backlog.h"
 #include "cli/experiment/doses.h"
 #include "cli/experiment/judge.h"
 #include "cli/experiment/runner.h"
@@ -305,6 +308,54 @@ at::Tensor spoilt_by(const std::string& name, const at::Tensor& pictures) {
     if (dose.name == name) return dose.spoilt(pictures);
   ADD_FAILURE() << name;
   return pictures;
+}
+
+TEST(Backlog, DoesPiecesInOrderBesideOtherWork) {
+  Backlog backlog;
+  std::promise<void> gate;
+  const std::shared_future<void> open = gate.get_future().share();
+  std::vector<int> done;
+  for (int i = 0; i < 5; ++i)
+    backlog.add([&done, open, i] {
+      open.wait();
+      done.push_back(i);
+    });
+  EXPECT_TRUE(done.empty());  // and add has come back
+  gate.set_value();
+  backlog.finish();
+  EXPECT_EQ(done, (std::vector{0, 1, 2, 3, 4}));
+}
+
+TEST(Backlog, TellsOfAFailureAndDropsWhatCameAfterIt) {
+  Backlog backlog;
+  bool later = false;
+  std::promise<void> gate;
+  backlog.add([open = gate.get_future().share()] {
+    open.wait();
+    throw Error("the judge fell ill");
+  });
+  backlog.add([&] { later = true; });
+  gate.set_value();
+  EXPECT_THROW(backlog.finish(), Error);
+  EXPECT_FALSE(later);
+  backlog.add([&] { later = true; });  // told once
+  backlog.finish();
+  EXPECT_TRUE(later);
+}
+
+TEST(Backlog, DropsWhatHasNotBegunWhenItGoes) {
+  std::promise<void> begun;
+  bool later = false;
+  {
+    Backlog backlog;
+    backlog.add([&] {
+      begun.set_value();
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    });
+    backlog.add([&] { later = true; });
+    begun.get_future().wait();
+  }
+  EXPECT_FALSE(later);
 }
 
 TEST(Doses, KeepWhatTheyDoNotSpoil) {

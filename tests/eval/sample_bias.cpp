@@ -81,6 +81,7 @@ TEST(SampledDistance, MixesWhatIsInOrder) {
   const SampledDistance d = sampled_distance(x, square);
   EXPECT_EQ(d.all, 0);
   EXPECT_GT(*d.unbiased, -0.1);  // of two classes apart -1
+  EXPECT_EQ(unbiased_distance(x, square), *d.unbiased);
 }
 
 TEST(SampledDistance, OfFewSamplesHasLess) {
