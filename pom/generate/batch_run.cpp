@@ -2,6 +2,7 @@
 // and given to the observer.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -32,8 +33,9 @@ at::Tensor rows_of_batch(const at::Tensor& all, std::int64_t first, std::int64_t
 
 }  // namespace
 
-BatchRun::BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std::int64_t count,
-                   const Observer& observer, const Inputs& inputs, const parallel::Ranks& ranks)
+BatchRun::BatchRun(Engine::Impl& engine, models::Denoiser& network, const Job& job, std::int64_t first,
+                   std::int64_t count, const Observer& observer, const Inputs& inputs,
+                   const parallel::Ranks& ranks)
     : engine_(engine),
       job_(job),
       first_(first),
@@ -41,7 +43,7 @@ BatchRun::BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std
       observer_(observer),
       ranks_(ranks),
       inputs_{rows_of_batch(inputs.noise, first, count), rows_of_batch(inputs.init, first, count)},
-      sampler_(engine.denoiser(job.first()), engine.sampling(job, items(), ranks)) {
+      sampler_(network, engine.sampling(job, items(), ranks)) {
   if (engine_.config.network.video()) decoder_ = engine_.codec->clip_decoder();
   for (const Request& item : items()) prompts_.push_back(item.subject());
 }
@@ -103,7 +105,7 @@ bool BatchRun::apply(const Job::Change& change) {
 void BatchRun::tell_blocks(std::int64_t block, std::int64_t blocks) {
   if (engine_.encoder == nullptr) return sampler_.tell(class_condition());
   std::vector<std::string> prompts;
-  bool changes = block == 0 && !job_.keeps_text;
+  bool changes = std::exchange(told_, false) || (block == 0 && !job_.keeps_text);
   for (std::int64_t b = block; b < block + blocks; ++b) {
     for (const Job::Change& change : job_.changes)
       if (change.block == b) changes |= apply(change);
@@ -138,12 +140,20 @@ at::Tensor BatchRun::make(std::int64_t block, std::int64_t blocks, const Samplin
   return sampler_.next(blocks, own, from);
 }
 
+void BatchRun::begin() {
+  if (job_.continue_from.empty()) return;
+  const StreamModel model{engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()};
+  decoder_->set_state(restore_stream(job_.continue_from, sampler_, model).tensors);
+}
+
+void BatchRun::tell(const std::string& prompt) {
+  prompts_.assign(prompts_.size(), prompt);
+  told_ = true;
+}
+
 void BatchRun::run(const SamplingHooks& hooks) {
   const at::NoGradGuard no_gradients;
-  if (!job_.continue_from.empty()) {
-    const StreamModel model{engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()};
-    decoder_->set_state(restore_stream(job_.continue_from, sampler_, model).tensors);
-  }
+  begin();
   try {
     run_blocks(hooks);
   } catch (const Stopped&) {
@@ -157,33 +167,41 @@ void BatchRun::run(const SamplingHooks& hooks) {
 }
 
 void BatchRun::run_blocks(const SamplingHooks& hooks) {
-  const std::int64_t at_once = job_.stream ? 1 : job_.blocks, pt = engine_.config.network.patch_time;
-  for (std::int64_t block = 0; job_.blocks == 0 || block < job_.blocks; block += at_once) {
-    const at::Tensor latents = make(block, at_once, hooks).to(at::kCPU);
-    if (ranks_.alone() && !job_.stream && observer_.stop != nullptr &&
-        observer_.stop->load(std::memory_order_relaxed))
-      throw Stopped();
-    passed_ = block + at_once;
-    if (!ranks_.first()) continue;
-    if (observer_.on_latents) observer_.on_latents(first_, latents);
-    if (latents.dim() == 4)
-      give(latents, block);
-    else
-      for (std::int64_t b = 0; b < at_once; ++b) give(latents.narrow(2, b * pt, pt), block + b);
-  }
+  const std::int64_t at_once = job_.stream ? 1 : job_.blocks;
+  for (std::int64_t block = 0; job_.blocks == 0 || block < job_.blocks; block += at_once)
+    pass(block, at_once, hooks);
+}
+
+void BatchRun::pass(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks) {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor latents = make(block, blocks, hooks).to(at::kCPU);
+  if (ranks_.alone() && !job_.stream && observer_.stop != nullptr &&
+      observer_.stop->load(std::memory_order_relaxed))
+    throw Stopped();
+  passed_ = block + blocks;
+  if (!ranks_.first()) return;
+  if (observer_.on_latents) observer_.on_latents(first_, latents);
+  if (latents.dim() == 4) return give(latents, block);
+  const std::int64_t pt = engine_.config.network.patch_time;
+  for (std::int64_t b = 0; b < blocks; ++b) give(latents.narrow(2, b * pt, pt), block + b);
 }
 
 void BatchRun::save() const {
-  if (job_.save_state.empty() || sampler_.block() == 0) return;
+  if (!job_.save_state.empty()) save_to(job_.save_state);
+}
+
+bool BatchRun::save_to(const std::filesystem::path& path) const {
+  if (sampler_.block() == 0) return false;
   Request request = job_.first();
   request.prompt.clear(), request.prompt_at.clear(), request.frames.reset(), request.fps.reset();
   request.stream = false, request.continue_from.clear();
-  save_stream(job_.save_state, sampler_,
+  save_stream(path, sampler_,
               {engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()},
               {.texts = {{state_note::request, request_json(request)},
                          {state_note::prompt, prompts_.front()},
                          {state_note::fps, number_text(job_.fps)}},
                .tensors = decoder_->state()});
+  return true;
 }
 
 // ---- frames ----

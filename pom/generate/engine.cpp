@@ -91,12 +91,15 @@ std::int64_t Engine::Impl::stored_bytes(const Request& request) const {
 models::Denoiser& Engine::Impl::denoiser(const Request& request) {
   const models::NetworkConfig network = network_of(config, request);
   std::unique_ptr<models::Denoiser>& made = denoisers[{dtype_of(request), network.window}];
-  if (made) return *made;
+  if (!made) made = new_denoiser(request);
+  return *made;
+}
+
+std::unique_ptr<models::Denoiser> Engine::Impl::new_denoiser(const Request& request) {
   models::Weights weights = files.weights.take();
   if (!device.is_cpu())
     for (auto& [tensor_name, tensor] : weights) tensor = tensor.to(device);
-  made = models::Denoiser::make(network, std::move(weights), dtype_of(request));
-  return *made;
+  return models::Denoiser::make(network_of(config, request), std::move(weights), dtype_of(request));
 }
 
 Work Engine::Impl::work(const Job& job) const {
@@ -270,8 +273,8 @@ void Engine::run(const Job& job, const Limits& limits, const Observer& observer,
     impl_->encoder->unload();
   }
   for (std::int64_t i = 0; i < plan.batches; ++i)
-    BatchRun(*impl_, job, limits.items.first + plan.begin(i), plan.begin(i + 1) - plan.begin(i), observer,
-             latents, ranks)
+    BatchRun(*impl_, impl_->denoiser(r), job, limits.items.first + plan.begin(i),
+             plan.begin(i + 1) - plan.begin(i), observer, latents, ranks)
         .run(hooks);
 }
 

@@ -116,6 +116,7 @@ class Engine {
   std::vector<io::Image> images(const Job& job, const Limits& limits = {});
 
   struct Impl;  // private to the room
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

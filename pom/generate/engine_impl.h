@@ -45,6 +45,8 @@ struct Engine::Impl {
   // to nothing where they are.
   std::int64_t stored_bytes(const Request& request) const;
   models::Denoiser& denoiser(const Request& request);
+  // One that nobody else uses, for a clip that goes on while others are made.
+  std::unique_ptr<models::Denoiser> new_denoiser(const Request& request);
   Work work(const Job& job) const;
   // Sets the codec's options for the job, with the memory that is left for decoding.
   Plan plan(const Job& job, const Limits& limits) const;
@@ -74,11 +76,18 @@ struct Engine::Impl {
 // A batch of a job, from noise to frames.
 class BatchRun {
  public:
-  // Items first … first + count - 1. `observer` lives as long as this.
-  BatchRun(Engine::Impl& engine, const Job& job, std::int64_t first, std::int64_t count,
-           const Observer& observer, const Inputs& inputs, const parallel::Ranks& ranks);
+  // Items first … first + count - 1. `network`, job and observer live as long as this.
+  BatchRun(Engine::Impl& engine, models::Denoiser& network, const Job& job, std::int64_t first,
+           std::int64_t count, const Observer& observer, const Inputs& inputs, const parallel::Ranks& ranks);
 
   void run(const SamplingHooks& hooks);
+
+  // The parts of a run, for a clip that is made on demand: where it begins; so many blocks from `block` on;
+  // another prompt for all items, from the next block on; and its state, as Request::save_state has it.
+  void begin();
+  void pass(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);
+  void tell(const std::string& prompt);
+  bool save_to(const std::filesystem::path& path) const;  // false before the first block
 
  private:
   std::span<const Request> items() const;
@@ -102,6 +111,7 @@ class BatchRun {
   Inputs inputs_;                                 // this batch's, on the device
   std::unique_ptr<codecs::ClipDecoder> decoder_;  // of a codec for clips
   std::vector<std::string> prompts_;              // of now
+  bool told_ = false;                             // since the last block
   BlockSampler sampler_;
   std::int64_t passed_ = 0;  // blocks of this run
 };

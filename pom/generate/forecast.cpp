@@ -94,7 +94,7 @@ Engine::Impl::Speed Engine::Impl::measure(const Job& probe) {
   Observer observer;
   observer.on_frames = [](Frames&&) {};
   try {
-    BatchRun(*this, probe, 0, std::ssize(probe.items), observer, {}, {}).run(hooks);
+    BatchRun(*this, denoiser(probe.first()), probe, 0, std::ssize(probe.items), observer, {}, {}).run(hooks);
     speed.decode = seconds_since(last) / blocks;
     speed.decoded = true;
   } catch (const Enough&) {

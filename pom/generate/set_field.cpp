@@ -35,7 +35,7 @@ std::set<std::string> set_json_field(const std::string& assignment, std::span<co
   std::string_view rest = path;
   for (std::size_t dot = rest.rfind('.');; dot = rest.rfind('.')) {
     const bool last = dot == std::string_view::npos;
-    json = "{" + io::json_quoted(last ? rest : rest.substr(dot + 1)) + ": " + json + "}";
+    json = detail::concat("{", io::json_quoted(last ? rest : rest.substr(dot + 1)), ": ", json, "}");
     if (last) break;
     rest = rest.substr(0, dot);
   }
