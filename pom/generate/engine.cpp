@@ -45,6 +45,12 @@ at::Tensor filled_up(const at::Tensor& clips, std::int64_t frames) {
   return at::cat({clips, last.expand(shape)}, 2);
 }
 
+void check_dtype(const Job& job, c10::Device device) {
+  if (dtype_of(job.first()) != at::kFloat8_e4m3fn) return;
+  const std::string reason = ops::fp8_refusal(device);
+  check(reason.empty(), "sample: dtype: ", reason);
+}
+
 // Of a file that an item begins with; empty where there is none, and of a folder.
 std::string hash_of(const std::string& file) {
   std::error_code ignored;
@@ -209,6 +215,14 @@ std::int64_t Engine::block_frames() const {
   return impl_->shape().block_frames;
 }
 
+Job Engine::resolve_quickly(const Request& request) const {
+  std::optional<InitShape> init;
+  if (!request.init.empty()) init = init_shape(request.init);
+  Job job = generate::resolve(request, impl_->config, impl_->shape(), init);
+  check_dtype(job, impl_->device);
+  return job;
+}
+
 Job Engine::resolve(const Request& request, const Inputs& inputs) const {
   std::optional<InitShape> init;
   if (inputs.init.defined())
@@ -216,10 +230,7 @@ Job Engine::resolve(const Request& request, const Inputs& inputs) const {
   else if (!request.init.empty())
     init = init_shape(request.init);
   Job job = generate::resolve(request, impl_->config, impl_->shape(), init);
-  if (dtype_of(job.first()) == at::kFloat8_e4m3fn) {
-    const std::string reason = ops::fp8_refusal(impl_->device);
-    check(reason.empty(), "sample: dtype: ", reason);
-  }
+  check_dtype(job, impl_->device);
   if (!impl_->encoder) return job;
   const auto remark = [&](const std::string& prompt, const std::string& where) {
     for (const std::string& warning : impl_->encoded(prompt).warnings) job.remarks.push_back(where + warning);

@@ -103,6 +103,12 @@ class Engine {
   // What a request stands for. Every mistake in it is found here, but for a state that belongs to something
   // else. A negative seed is drawn here. `inputs` are those of the run to come.
   Job resolve(const Request& request, const Inputs& inputs = {}) const;
+  // The same without a word of the text encoder, which may be slow: in a moment, and from any thread.
+  Job resolve_quickly(const Request& request) const;
+  // By counting alone, and from any thread: multiply-adds of a job (of a clip without end: of a block), and
+  // how many items at a time make good use of the device.
+  double macs(const Job& job) const;
+  std::int64_t good_batch(const Job& job) const;
   // What made an item of a job, for its file.
   Origin origin(const Request& item) const;
 

@@ -105,6 +105,17 @@ Engine::Impl::Speed Engine::Impl::measure(const Job& probe) {
   return speed;
 }
 
+double Engine::macs(const Job& job) const {
+  const Request& r = job.first();
+  return row_macs(impl_->config, impl_->codec->factor(), r) *
+         static_cast<double>(total_rows(r) * std::ssize(job.items)) *
+         static_cast<double>(std::max<std::int64_t>(1, job.blocks));
+}
+
+std::int64_t Engine::good_batch(const Job& job) const {
+  return batch_for_speed(impl_->config, impl_->codec->factor(), job.first(), impl_->work(job));
+}
+
 Forecast Engine::forecast(const Job& job, const Limits& limits) {
   const ModelConfig& config = impl_->config;
   const codecs::Codec& codec = *impl_->codec;
@@ -117,8 +128,7 @@ Forecast Engine::forecast(const Job& job, const Limits& limits) {
   f.items = plan.items;
   f.batch = plan.batch;
   f.evaluations = plan.batches * (job.stream ? blocks : 1) * evaluations_of(r);
-  f.macs = row_macs(config, codec.factor(), r) * static_cast<double>(total_rows(r) * plan.items) *
-           static_cast<double>(blocks);
+  f.macs = macs(job);
   f.peak_bytes = plan.peak_bytes;
   f.free_bytes = plan.free_bytes;
   f.fits = plan.fits;

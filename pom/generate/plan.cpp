@@ -24,16 +24,6 @@ std::string bytes_text(std::int64_t bytes) {
   return pom::detail::concat(std::round(size / tib * 100) / 100, " TiB");
 }
 
-std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
-                             const Work& work) {
-  const std::int64_t in_flight = work.on_gpu ? gpu_tokens_in_flight : tokens_in_flight;
-  const std::int64_t tokens = config.network.tokens(*request.height / factor, *request.width / factor);
-  const double each = static_cast<double>(tokens * rows_of(request)) *
-                      static_cast<double>(std::max<std::int64_t>(1, work.blocks_at_once()));
-  return std::max<std::int64_t>(1,
-                                static_cast<std::int64_t>(std::ceil(static_cast<double>(in_flight) / each)));
-}
-
 // At most `most` at a time, in batches of nearly one size.
 void cut(Plan& plan, std::int64_t most) {
   plan.batch = std::max<std::int64_t>(1, std::min(most, plan.items));
@@ -150,6 +140,16 @@ RunMemory run_memory(const ModelConfig& config, const codecs::Codec& codec, cons
   // Each stored tensor is given back when its conversion is there.
   if (stored > 0) memory.weights = std::max(stored, m.weights);
   return memory;
+}
+
+std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
+                             const Work& work) {
+  const std::int64_t in_flight = work.on_gpu ? gpu_tokens_in_flight : tokens_in_flight;
+  const std::int64_t tokens = config.network.tokens(*request.height / factor, *request.width / factor);
+  const double each = static_cast<double>(tokens * rows_of(request)) *
+                      static_cast<double>(std::max<std::int64_t>(1, work.blocks_at_once()));
+  return std::max<std::int64_t>(1,
+                                static_cast<std::int64_t>(std::ceil(static_cast<double>(in_flight) / each)));
 }
 
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,

@@ -54,6 +54,9 @@ struct Plan {
   // Batches of nearly one size: where batch i begins.
   std::int64_t begin(std::int64_t i) const { return i * items / batches; }
 };
+// Items at a time below which the device is short of work.
+std::int64_t batch_for_speed(const ModelConfig& config, std::int64_t factor, const Request& request,
+                             const Work& work);
 Plan make_plan(const ModelConfig& config, const codecs::Codec& codec, const Request& request,
                const Work& work, const Limits& limits, std::int64_t stored);
 

@@ -1,0 +1,18 @@
+// The file of a clip in memory.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pom/io/image.h"
+#include "pom/io/png.h"
+
+namespace pom::serve {
+
+struct ClipFile {
+  std::string bytes, extension;  // "mp4", or "gif" where this build has no FFmpeg
+};
+ClipFile clip_file(std::span<const io::Image> frames, double fps, const std::vector<io::TextEntry>& text);
+
+}  // namespace pom::serve

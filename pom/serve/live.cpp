@@ -1,0 +1,466 @@
+#include "pom/serve/live.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <stdlib.h>
+
+#include "pom/base/error.h"
+#include "pom/io/jpeg.h"
+
+namespace pom::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t blocks_ahead = 2;  // of the clock: more, and a new prompt shows late
+constexpr double share_of_device = 0.7;   // where pictures wait too
+
+std::string bytes_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void put(std::string& out, std::uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+net::Bytes mjpeg_part(const LiveFrame& frame) {
+  return std::make_shared<const std::string>(
+      detail::concat("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: ", frame.jpeg->size(), "\r\n\r\n",
+                     *frame.jpeg, "\r\n"));
+}
+
+}  // namespace
+
+const char* name_of(StreamState state) {
+  constexpr std::array names = {"starting", "running", "paused", "resting", "ended", "failed"};
+  return names.at(static_cast<std::size_t>(state));
+}
+
+net::Bytes frame_record(const LiveFrame& frame) {
+  std::string record;
+  record.reserve(20 + frame.png->size());
+  put(record, frame.png->size(), 4);
+  put(record, static_cast<std::uint64_t>(frame.index), 4);
+  put(record, frame.microseconds, 8);
+  put(record, static_cast<std::uint64_t>(frame.prompt), 4);
+  record += *frame.png;
+  return std::make_shared<const std::string>(std::move(record));
+}
+
+Live::Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter post_after, LiveLimits limits,
+           QueueLimits request_limits, Hooks hooks)
+    : devices_(std::move(devices)),
+      pool_(pool),
+      post_(std::move(post)),
+      post_after_(std::move(post_after)),
+      limits_(limits),
+      request_limits_(request_limits),
+      hooks_(std::move(hooks)) {
+  std::string name = (fs::temp_directory_path() / "pom-live-XXXXXX").string();
+  check(::mkdtemp(name.data()) != nullptr, "serve: expected to make a folder in ",
+        fs::temp_directory_path().string());
+  scratch_ = name;
+}
+
+Live::~Live() {
+  *alive_ = false;
+  for (auto& [id, stream] : streams_) stream->making->stop = true;
+  std::error_code ignored;
+  fs::remove_all(scratch_, ignored);
+}
+
+// ---- streams ----
+
+Live::Pointer Live::open(std::size_t model, generate::Request request, const std::string& client) {
+  const Queue::Device& device = devices_[opened_ % devices_.size()];
+  const ModelInfo& info = device.backend->models().at(model);
+  if (!info.streams)
+    throw ApiError(400, "not_supported", "model: expected one that streams, got " + info.id, "model");
+  forget_old();
+  if (running() >= limits_.streams) {
+    ApiError error(503, "queue_full",
+                   detail::concat("expected at most ", limits_.streams, " streams at a time, got one more"));
+    error.retry_after = limits_.rest_seconds;
+    throw error;
+  }
+  auto stream = std::make_shared<LiveStream>();
+  if (request.seed.size() == 1 && request.seed.front() < 0 && !request.continue_from.empty()) request.seed = {};
+  request.frames = "inf";
+  request.count = 1;
+  try {
+    stream->job = device.backend->resolve(model, request);
+  } catch (const Error& error) {
+    throw field_error(error.what());
+  }
+  const generate::Request& r = stream->job.first();
+  const auto most = [](const char* field, std::int64_t limit, std::int64_t got) {
+    if (got > limit)
+      throw ApiError(400, "too_expensive", detail::concat(field, ": expected at most ", limit, ", got ", got),
+                     field);
+  };
+  most("prompt", 1, std::ssize(stream->job.items));
+  most("steps", request_limits_.steps, *r.steps);
+  most("width", limits_.pixels, *r.width * *r.height);
+  most("prompt", request_limits_.prompt_bytes, std::ssize(r.subject()));
+  stream->id = random_id(), stream->client = client, stream->model = model, stream->device = device;
+  stream->number = opened_++;
+  stream->created = stream->unwatched = now_seconds();
+  stream->prompts = {{0, r.subject(), 0}};
+  stream->making->told = r.subject();
+  streams_[stream->id] = stream;
+  start(stream);
+  return stream;
+}
+
+void Live::start(const Pointer& stream) {
+  stream->block_wanted = true;
+  stream->device.worker->add_urgent([this, alive = alive_, stream] {
+    if (stream->making->stop) return;
+    std::string failed;
+    try {
+      stream->making->source = stream->device.backend->open(stream->model, stream->job);
+    } catch (const std::exception& error) {
+      failed = error.what();
+    }
+    post_([this, alive, stream, failed] {
+      if (!*alive || stream->over()) return;
+      stream->block_wanted = false;
+      if (!failed.empty()) return fail(stream, failed);
+      change(*stream, StreamState::running);
+      viewers_changed(stream);
+      want_block(stream);
+    });
+  });
+  if (hooks_.on_change) hooks_.on_change(*stream);
+}
+
+void Live::fail(const Pointer& stream, const std::string& message) {
+  stream->error = message;
+  close(*stream, StreamState::failed);
+}
+
+void Live::change(LiveStream& stream, StreamState state) {
+  if (stream.over() || stream.state == state) return;
+  stream.state = state;
+  if (hooks_.on_change) hooks_.on_change(stream);
+}
+
+void Live::close(LiveStream& stream, StreamState state) {
+  if (stream.over()) return;
+  change(stream, state);
+  stream.ended = now_seconds();
+  stream.ready.clear();
+  for (const auto& viewer : stream.viewers) viewer->body->end();
+  stream.viewers.clear();
+  // Its state stays, to go on from; the network goes. Where the worker is at a block, that ends first.
+  stream.making->stop = true;
+  stream.device.worker->add_urgent([making = stream.making, path = scratch_ / (stream.id + ".safetensors")] {
+    if (!making->source) return;
+    try {
+      making->source->save(path);
+    } catch (const std::exception&) {  // then nobody goes on from it
+    }
+    making->source.reset();
+  });
+}
+
+void Live::end(LiveStream& stream) {
+  close(stream, StreamState::ended);
+}
+
+void Live::forget_old() {
+  std::erase_if(streams_, [&](const auto& entry) {
+    const LiveStream& stream = *entry.second;
+    if (!stream.over() || stream.ended + limits_.keep_seconds > now_seconds()) return false;
+    std::error_code ignored;
+    fs::remove(scratch_ / (stream.id + ".safetensors"), ignored);
+    return true;
+  });
+}
+
+Live::Pointer Live::find(std::string_view id) const {
+  const auto found = streams_.find(id);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+std::vector<Live::Pointer> Live::streams_of(const std::string& client) const {
+  std::vector<Pointer> own;
+  for (const auto& [id, stream] : streams_)
+    if (stream->client == client) own.push_back(stream);
+  std::ranges::sort(own, std::greater(), [](const Pointer& stream) { return stream->number; });
+  return own;
+}
+
+std::vector<Live::Pointer> Live::all() const {
+  std::vector<Pointer> streams;
+  for (const auto& [id, stream] : streams_) streams.push_back(stream);
+  return streams;
+}
+
+StreamPrompt Live::tell(LiveStream& stream, const std::string& prompt) {
+  if (stream.over()) throw ApiError(409, "ended", "the stream has ended");
+  if (std::ssize(prompt) > request_limits_.prompt_bytes)
+    throw ApiError(400, "too_expensive",
+                   detail::concat("prompt: expected at most ", request_limits_.prompt_bytes, " bytes, got ",
+                                  prompt.size()),
+                   "prompt");
+  // The block that is being made has begun with the last one.
+  const std::int64_t block = stream.blocks + (stream.block_wanted ? 1 : 0);
+  const std::int64_t frame = block * stream.device.backend->models().at(stream.model).block_frames;
+  StreamPrompt next{stream.prompts.back().number + 1, prompt, frame};
+  if (stream.prompts.back().frame == frame && stream.prompts.size() > 1)
+    stream.prompts.back() = next;  // nobody will see the last one
+  else
+    stream.prompts.push_back(next);
+  constexpr std::size_t most = 200;
+  if (stream.prompts.size() > most) stream.prompts.erase(stream.prompts.begin());
+  if (hooks_.on_change) hooks_.on_change(stream);
+  return next;
+}
+
+void Live::pause(LiveStream& stream, bool paused) {
+  if (stream.over()) throw ApiError(409, "ended", "the stream has ended");
+  stream.paused = paused;
+  const Pointer own = find(stream.id);
+  if (stream.state != StreamState::starting) viewers_changed(own);
+}
+
+Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const std::string& prompt) {
+  // The state is written by the worker after the block it is at; whoever opens the new stream comes after it.
+  const fs::path path = scratch_ / (random_id() + ".safetensors");
+  if (stream.blocks == 0) throw ApiError(409, "too_early", "the stream has no frames yet to go on from");
+  if (stream.over() && !fs::exists(scratch_ / (stream.id + ".safetensors")))
+    throw ApiError(409, "ended", "the stream has ended, and its state is gone");
+  forget_old();
+  if (running() >= limits_.streams)
+    throw ApiError(503, "queue_full",
+                   detail::concat("expected at most ", limits_.streams, " streams at a time, got one more"));
+  auto fork = std::make_shared<LiveStream>();
+  fork->id = random_id(), fork->client = client, fork->model = stream.model, fork->device = stream.device;
+  fork->number = opened_++;
+  fork->created = fork->unwatched = now_seconds();
+  fork->job = stream.job;
+  fork->job.continue_from = path, fork->job.keeps_text = true, fork->job.changes.clear();
+  fork->forked_from = stream.id;
+  const std::string text = prompt.empty() ? stream.prompts.back().text : prompt;
+  fork->prompts = {{0, text, 0}};
+  fork->making->told = prompt.empty() ? text : std::string("\xff");  // which no prompt is: it is told anew
+  streams_[fork->id] = fork;
+  const fs::path ended = scratch_ / (stream.id + ".safetensors");
+  stream.device.worker->add_urgent([making = stream.making, path, ended] {
+    try {
+      if (making->source)
+        making->source->save(path);
+      else if (fs::exists(ended))
+        fs::copy_file(ended, path);
+    } catch (const std::exception&) {  // who opens it says what is missing
+    }
+  });
+  start(fork);
+  return fork;
+}
+
+// ---- blocks ----
+
+void Live::want_block(const Pointer& stream) {
+  const std::int64_t each = stream->device.backend->models().at(stream->model).block_frames;
+  const bool wanted = stream->state == StreamState::running && !stream->block_wanted &&
+                      std::ssize(stream->ready) <= (blocks_ahead - 1) * each;
+  if (!wanted) return;
+  const double now = now_seconds();
+  if (now < stream->next_block) {
+    const auto wait = std::chrono::milliseconds(1 + static_cast<std::int64_t>(1000 * (stream->next_block - now)));
+    return post_after_(wait, [this, alive = alive_, stream] {
+      if (*alive) want_block(stream);
+    });
+  }
+  stream->block_wanted = true;
+  const std::string prompt = stream->prompts.back().text;
+  const bool jpeg = std::ranges::any_of(
+      stream->viewers, [](const auto& viewer) { return viewer->format == FrameFormat::mjpeg; });
+  const std::int64_t number = stream->prompts.back().number;
+  stream->device.worker->add_urgent([this, alive = alive_, stream, prompt, jpeg, number] {
+    LiveStream::Making& making = *stream->making;
+    if (making.stop || !making.source) return;
+    const double began = now_seconds();
+    generate::Frames made;
+    try {
+      if (making.told != prompt) making.source->tell(prompt), making.told = prompt;
+      made = making.source->next(making.stop, {});
+    } catch (const generate::Stopped&) {
+      return;
+    } catch (const std::exception& error) {
+      return post_([this, alive, stream, message = std::string(error.what())] {
+        if (*alive) fail(stream, message);
+      });
+    }
+    const double seconds = now_seconds() - began;
+    pool_.add([this, alive, stream, jpeg, number, seconds, made = std::move(made)] {
+      std::vector<LiveFrame> frames;
+      for (std::size_t i = 0; i < made.images.size(); ++i) {
+        LiveFrame& frame = frames.emplace_back();
+        frame.index = made.first + static_cast<std::int64_t>(i), frame.prompt = number;
+        frame.png = std::make_shared<const std::string>(bytes_of(io::encode_png(made.images[i])));
+        if (jpeg)
+          frame.jpeg =
+              std::make_shared<const std::string>(bytes_of(io::encode_jpeg(io::to_rgb8(made.images[i]), 92)));
+      }
+      post_([this, alive, stream, seconds, frames = std::move(frames)]() mutable {
+        if (*alive) block_made(stream, std::move(frames), seconds);
+      });
+    });
+  });
+}
+
+void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, double seconds) {
+  stream->block_wanted = false;
+  ++stream->blocks;
+  if (stream->over()) return;
+  const double rate = static_cast<double>(frames.size()) / std::max(seconds, 1e-6);
+  stream->rate = stream->rate == 0 ? rate : 0.8 * stream->rate + 0.2 * rate;
+  if (hooks_.pictures_wait && hooks_.pictures_wait())
+    stream->next_block = now_seconds() + seconds * (1 - share_of_device) / share_of_device;
+  for (LiveFrame& frame : frames) stream->ready.push_back(std::move(frame));
+  if (hooks_.on_block) hooks_.on_block();
+  if (!stream->ticking) tick(stream);
+  want_block(stream);
+}
+
+// Shows the frame that is due, and comes again when the next one is. A clock that finds nothing waits.
+void Live::tick(const Pointer& stream) {
+  stream->ticking = false;
+  if (stream->state != StreamState::running || stream->ready.empty()) return;
+  const double now = now_seconds(), period = 1 / stream->job.fps;
+  if (stream->due == 0 || now - stream->due > period) {
+    if (stream->due != 0 && hooks_.on_late) hooks_.on_late(now - stream->due);
+    stream->due = now;  // slower, and not in leaps
+  }
+  if (now >= stream->due - 0.0005) {
+    LiveFrame frame = std::move(stream->ready.front());
+    stream->ready.pop_front();
+    stream->due += period;
+    show(*stream, std::move(frame));
+    want_block(stream);
+    if (stream->ready.empty()) return;
+  }
+  stream->ticking = true;
+  const double wait = std::max(0.0, stream->due - now_seconds());
+  post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(wait * 1000))),
+              [this, alive = alive_, stream] {
+                if (*alive) tick(stream);
+              });
+}
+
+void Live::show(LiveStream& stream, LiveFrame frame) {
+  frame.microseconds = static_cast<std::uint64_t>(now_seconds() * 1e6);
+  stream.shown = frame.index + 1;
+  stream.newest = std::move(frame);
+  net::Bytes record, part;
+  for (const auto& viewer : stream.viewers) {
+    if (viewer->body->waiting_bytes() > 0) {  // it gets the newest when it is ready
+      if (hooks_.on_dropped) hooks_.on_dropped();
+      continue;
+    }
+    if (viewer->format == FrameFormat::records) {
+      if (!record) record = frame_record(stream.newest);
+      viewer->body->write(record);
+    } else if (stream.newest.jpeg) {
+      if (!part) part = mjpeg_part(stream.newest);
+      viewer->body->write(part);
+    }
+    viewer->sent = stream.newest.index;
+  }
+}
+
+// ---- viewers ----
+
+void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange, FrameFormat format) {
+  if (stream->viewers.size() >= limits_.viewers)
+    throw ApiError(503, "queue_full",
+                   detail::concat("expected at most ", limits_.viewers, " viewers of a stream, got one more"));
+  net::Headers headers = {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}};
+  headers.set("Content-Type", format == FrameFormat::records ? "application/octet-stream"
+                                                             : "multipart/x-mixed-replace; boundary=frame");
+  auto viewer = std::make_shared<LiveStream::Viewer>();
+  viewer->format = format;
+  viewer->body = exchange->stream(200, std::move(headers));
+  if (stream->over()) return viewer->body->end();
+  stream->viewers.push_back(viewer);
+  // The last frame at once: a picture stands there from the beginning.
+  const std::weak_ptr<LiveStream> weak = stream;
+  const std::weak_ptr<LiveStream::Viewer> weak_viewer = viewer;
+  viewer->body->on_drained([weak, weak_viewer] {
+    const auto own = weak.lock();
+    const auto who = weak_viewer.lock();
+    if (!own || !who || !own->newest.png || who->sent >= own->newest.index) return;
+    if (who->format == FrameFormat::mjpeg && !own->newest.jpeg) return;
+    who->sent = own->newest.index;
+    who->body->write(who->format == FrameFormat::records ? frame_record(own->newest) : mjpeg_part(own->newest));
+  });
+  exchange->on_gone([this, alive = alive_, weak, weak_viewer] {
+    const auto own = weak.lock();
+    if (!*alive || !own) return;
+    const auto who = weak_viewer.lock();
+    std::erase(own->viewers, who);
+    viewers_changed(own);
+  });
+  viewers_changed(stream);
+}
+
+// Who looks decides whether it runs.
+void Live::viewers_changed(const Pointer& stream) {
+  if (stream->over()) return;
+  if (stream->state != StreamState::starting) {
+    const StreamState next = stream->paused             ? StreamState::paused
+                             : stream->viewers.empty() && stream->blocks > 0 ? StreamState::resting
+                                                        : StreamState::running;
+    if (next == StreamState::running && stream->state != next) stream->due = 0;
+    change(*stream, next);
+    want_block(stream);
+    if (!stream->ticking) tick(stream);
+  }
+  if (hooks_.on_change) hooks_.on_change(*stream);
+  if (!stream->viewers.empty()) return;
+  stream->unwatched = now_seconds();
+  post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(1000 * limits_.rest_seconds) + 50),
+              [this, alive = alive_, stream] {
+                if (!*alive || stream->over() || !stream->viewers.empty()) return;
+                if (now_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
+              });
+}
+
+std::size_t Live::running() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(streams_, [](const auto& entry) { return !entry.second->over(); }));
+}
+
+std::size_t Live::viewers() const {
+  std::size_t all = 0;
+  for (const auto& [id, stream] : streams_) all += stream->viewers.size();
+  return all;
+}
+
+Json Live::json(const LiveStream& stream) const {
+  Json prompts = Json::array();
+  for (const StreamPrompt& prompt : stream.prompts)
+    prompts.push_back({{"number", prompt.number}, {"text", prompt.text}, {"frame", prompt.frame}});
+  const ModelInfo& model = stream.device.backend->models().at(stream.model);
+  const generate::Request& r = stream.job.first();
+  return {{"id", stream.id},
+          {"model", model.id},
+          {"state", name_of(stream.state)},
+          {"width", *r.width},
+          {"height", *r.height},
+          {"fps", stream.job.fps},
+          {"rate", std::round(stream.rate * 100) / 100},
+          {"block_frames", model.block_frames},
+          {"frame", stream.shown},
+          {"viewers", stream.viewers.size()},
+          {"seed", r.own_seed()},
+          {"prompts", std::move(prompts)},
+          {"forked_from", stream.forked_from ? Json(*stream.forked_from) : Json(nullptr)},
+          {"error", stream.error.empty() ? Json(nullptr) : Json(stream.error)}};
+}
+
+}  // namespace pom::serve

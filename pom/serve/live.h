@@ -1,0 +1,145 @@
+// Live streams: clips without end that viewers watch while they are made, and whose prompt they change. A
+// stream keeps to its clock, never far ahead of it, waits for no viewer, and rests when nobody looks. On the
+// server's thread, but for what workers do for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pom/net/http_server.h"
+#include "pom/serve/queue.h"
+
+namespace pom::serve {
+
+using PostAfter = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
+
+struct LiveLimits {
+  std::size_t streams = 4, viewers = 64;   // of all; of one
+  std::int64_t pixels = 512 * 512;
+  double rest_seconds = 60;   // without a viewer, then it ends
+  double keep_seconds = 3600;  // what it was is known for so long, and can be gone on from
+};
+
+enum class StreamState { starting, running, paused, resting, ended, failed };
+const char* name_of(StreamState state);
+
+struct StreamPrompt {
+  std::int64_t number = 0;
+  std::string text;
+  std::int64_t frame = 0;  // the first that shows it
+};
+
+struct LiveFrame {
+  std::int64_t index = 0, prompt = 0;
+  std::uint64_t microseconds = 0;  // since 1970, when it was shown
+  net::Bytes png, jpeg;            // jpeg where somebody wants it
+};
+
+// How a viewer gets frames.
+enum class FrameFormat { records, mjpeg };
+
+struct LiveStream;
+
+class Live {
+ public:
+  struct Hooks {
+    std::function<void(const LiveStream&)> on_change = {};
+    std::function<void()> on_block = {}, on_dropped = {};
+    std::function<void(double seconds)> on_late = {};
+    std::function<bool()> pictures_wait = {};  // others want the device too
+  };
+  Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter post_after, LiveLimits limits,
+       QueueLimits request_limits, Hooks hooks);
+  ~Live();
+
+  using Pointer = std::shared_ptr<LiveStream>;
+  // Throws ApiError.
+  Pointer open(std::size_t model, generate::Request request, const std::string& client);
+  Pointer find(std::string_view id) const;
+  std::vector<Pointer> streams_of(const std::string& client) const;  // newest first
+  std::vector<Pointer> all() const;
+  StreamPrompt tell(LiveStream& stream, const std::string& prompt);
+  void pause(LiveStream& stream, bool paused);
+  // A new stream that goes on from where this one is made up to now.
+  Pointer fork(LiveStream& stream, const std::string& client, const std::string& prompt);
+  void end(LiveStream& stream);
+  void watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange, FrameFormat format);
+
+  std::size_t running() const;
+  std::size_t viewers() const;
+  Json json(const LiveStream& stream) const;
+
+ private:
+  void start(const Pointer& stream);
+  void want_block(const Pointer& stream);
+  void block_made(const Pointer& stream, std::vector<LiveFrame> frames, double seconds);
+  void tick(const Pointer& stream);
+  void show(LiveStream& stream, LiveFrame frame);
+  void viewers_changed(const Pointer& stream);
+  void close(LiveStream& stream, StreamState state);
+  void forget_old();
+  void change(LiveStream& stream, StreamState state);
+  void fail(const Pointer& stream, const std::string& message);
+
+  std::vector<Queue::Device> devices_;
+  Pool& pool_;
+  Post post_;
+  PostAfter post_after_;
+  LiveLimits limits_;
+  QueueLimits request_limits_;
+  Hooks hooks_;
+  std::map<std::string, Pointer, std::less<>> streams_;
+  std::filesystem::path scratch_;  // for states
+  std::uint64_t opened_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+struct LiveStream {
+  struct Viewer {
+    std::shared_ptr<net::BodyStream> body;
+    FrameFormat format;
+    std::int64_t sent = -1;
+  };
+  // What the worker's thread has of it.
+  struct Making {
+    std::unique_ptr<LiveSource> source;
+    std::atomic<bool> stop = false;
+    std::string told;  // by the last block
+  };
+
+  std::string id, client;
+  std::size_t model = 0;
+  Queue::Device device{};
+  generate::Job job;
+  StreamState state = StreamState::starting;
+  std::vector<StreamPrompt> prompts;
+  std::optional<std::string> forked_from;
+  std::string error;
+  std::uint64_t number = 0;
+  double created = 0, ended = 0, unwatched = 0;
+
+  std::shared_ptr<Making> making = std::make_shared<Making>();
+  bool block_wanted = false;  // one is being made
+  std::int64_t blocks = 0;    // made
+  std::deque<LiveFrame> ready;
+  bool ticking = false, paused = false;
+  double due = 0;       // the next frame, by the stream's clock
+  double rate = 0;      // frames a second that it could make
+  double next_block = 0;  // not before
+  LiveFrame newest;
+  std::int64_t shown = 0;  // frames
+  std::vector<std::shared_ptr<Viewer>> viewers;
+
+  bool over() const { return state == StreamState::ended || state == StreamState::failed; }
+};
+
+// A frame as /frames sends it: u32 length of the PNG, u32 index, u64 µs, u32 number of the prompt, the PNG.
+net::Bytes frame_record(const LiveFrame& frame);
+
+}  // namespace pom::serve

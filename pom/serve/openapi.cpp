@@ -1,0 +1,69 @@
+#include "pom/serve/openapi.h"
+
+#include "pom/base/build_info.h"
+
+namespace pom::serve {
+namespace {
+
+Json parameters_of(std::string pattern) {
+  Json all = Json::array();
+  for (std::size_t open = pattern.find('{'); open != std::string::npos; open = pattern.find('{', open + 1)) {
+    const std::size_t close = pattern.find('}', open);
+    all.push_back({{"name", pattern.substr(open + 1, close - open - 1)},
+                   {"in", "path"},
+                   {"required", true},
+                   {"schema", {{"type", "string"}}}});
+  }
+  return all;
+}
+
+Json content(const Json& schema) {
+  return {{"application/json", {{"schema", schema}}}};
+}
+
+}  // namespace
+
+Json openapi(const net::Router& router, const Backend& backend, const QueueLimits& limits) {
+  Json schemas = {{"Error",
+                   {{"type", "object"},
+                    {"required", {"error"}},
+                    {"properties",
+                     {{"error",
+                       {{"type", "object"},
+                        {"required", {"message", "type", "param", "code"}},
+                        {"properties",
+                         {{"message", {{"type", "string"}}},
+                          {"type", {{"type", "string"}}},
+                          {"param", {{"type", {"string", "null"}}}},
+                          {"code", {{"type", {"string", "null"}}}}}}}}}}}};
+  Json any = Json::array();
+  for (std::size_t model = 0; model < backend.models().size(); ++model) {
+    Json schema = request_schema(backend, model, limits);
+    schema.erase("$schema");
+    schema["properties"]["model"] = {{"const", backend.models()[model].id}};
+    schema["properties"]["previews"] = {{"type", "boolean"}, {"default", false}};
+    const std::string name = "Job." + backend.models()[model].id;
+    schemas[name] = std::move(schema);
+    any.push_back({{"$ref", "#/components/schemas/" + name}});
+  }
+  const Json error = {{"description", "a mistake"}, {"content", content({{"$ref", "#/components/schemas/Error"}})}};
+  Json paths = Json::object();
+  for (const net::Route& route : router.routes()) {
+    Json operation = {{"summary", route.name}, {"responses", {{"200", {{"description", "done"}}}, {"4XX", error}, {"5XX", error}}}};
+    if (Json parameters = parameters_of(route.pattern); !parameters.empty()) operation["parameters"] = std::move(parameters);
+    if (route.method == "POST") {
+      Json body = {{"type", "object"}};
+      if (route.pattern == "/pom/v1/jobs" || route.pattern == "/pom/v1/forecast") body = {{"anyOf", any}};
+      operation["requestBody"] = {{"content", content(body)}};
+    }
+    paths[route.pattern][net::lowered(route.method)] = std::move(operation);
+  }
+  return {{"openapi", "3.1.0"},
+          {"info", {{"title", "pom serve"}, {"version", std::string(build_info().version)}}},
+          {"paths", std::move(paths)},
+          {"components",
+           {{"schemas", std::move(schemas)},
+            {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
+}
+
+}  // namespace pom::serve

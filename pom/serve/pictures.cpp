@@ -1,0 +1,197 @@
+#include "pom/serve/pictures.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fcntl.h>
+#include <random>
+#include <sys/stat.h>
+
+#include "pom/base/error.h"
+#include "pom/generate/metadata.h"
+#include "pom/io/atomic_file.h"
+#include "pom/io/file_descriptor.h"
+#include "pom/io/file_text.h"
+
+namespace pom::serve {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::pair<const char*, const char*>, 3> kinds = {
+    {{"png", "image/png"}, {"mp4", "video/mp4"}, {"gif", "image/gif"}}};
+
+double seconds_of(const struct timespec& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+std::string random_id() {
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t bits = device();
+    for (int shift = 28; shift >= 0; shift -= 4) id += "0123456789abcdef"[(bits >> shift) & 15];
+  }
+  return id;
+}
+
+bool is_id(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::string Picture::url() const {
+  return "/pom/v1/pictures/" + id + "." + extension;
+}
+
+const char* Picture::type() const {
+  for (const auto& [name, type] : kinds)
+    if (extension == name) return type;
+  return "application/octet-stream";
+}
+
+Json picture_json(const Picture& picture) {
+  const generate::Request& r = picture.request;
+  return {{"id", picture.id},
+          {"url", picture.url()},
+          {"type", picture.type()},
+          {"created", picture.created},
+          {"model", picture.model},
+          {"subject", r.subject()},
+          {"seed", r.own_seed()},
+          {"width", r.width.value_or(0)},
+          {"height", r.height.value_or(0)},
+          {"frames", picture.frames},
+          {"request", Json::parse(generate::request_json(r))}};
+}
+
+Pictures::Pictures(Options options) : options_(std::move(options)) {
+  if (!has_folder()) return;
+  fs::create_directories(options_.folder);
+  io::remove_temporaries(options_.folder);
+  read_folder();
+}
+
+// Whatever is named as our files are and says what made it. The rest is somebody else's and stays.
+void Pictures::read_folder() {
+  std::vector<std::shared_ptr<Picture>> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder)) {
+    const std::string id = entry.path().stem().string(), extension = entry.path().extension().string();
+    const bool known = std::ranges::any_of(
+        kinds, [&](const auto& kind) { return extension == std::string(".") + kind.first; });
+    if (!is_id(id) || !known || !entry.is_regular_file() || entry.is_symlink()) continue;
+    try {
+      const generate::Origin origin = generate::origin_of(io::read_file_text(entry.path()), id);
+      struct stat status {};
+      if (::stat(entry.path().c_str(), &status) != 0) continue;
+      auto picture = std::make_shared<Picture>();
+      picture->id = id, picture->extension = extension.substr(1);
+      picture->size = static_cast<std::size_t>(status.st_size);
+      picture->created = seconds_of(status.st_mtim);
+      picture->model = origin.model, picture->request = origin.request;
+      picture->frames = origin.request.frames ? std::max(1L, std::atol(origin.request.frames->c_str())) : 1;
+      found.push_back(std::move(picture));
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  std::ranges::sort(found, {}, [](const auto& picture) { return picture->created; });
+  for (auto& picture : found) {
+    order_.push_back(picture->id);
+    all_.emplace(picture->id, std::move(picture));
+  }
+}
+
+void Pictures::add(PicturePointer picture, const std::string& key) {
+  check(!all_.contains(picture->id), "pictures: expected an id that is new, got ", picture->id);
+  held_ += picture->bytes ? picture->bytes->size() : 0;
+  order_.push_back(picture->id);
+  if (!key.empty()) made_[key] = picture->id, keys_[picture->id] = key;
+  all_.emplace(picture->id, std::move(picture));
+  while (held_ > options_.bytes && !has_folder() && order_.size() > 1) drop(order_.front());
+  if (!has_folder()) return;
+  // The folder has them: the oldest need not be in memory.
+  for (auto id = order_.begin(); held_ > options_.bytes && id != order_.end(); ++id) {
+    PicturePointer& old = all_.at(*id);
+    if (!old->bytes) continue;
+    held_ -= old->bytes->size();
+    auto light = std::make_shared<Picture>(*old);
+    light->bytes = nullptr;
+    old = std::move(light);
+  }
+}
+
+PicturePointer Pictures::find(std::string_view id) const {
+  const auto found = all_.find(id);
+  return found == all_.end() ? nullptr : found->second;
+}
+
+PicturePointer Pictures::find_made(const std::string& key) const {
+  const auto found = made_.find(key);
+  return found == made_.end() ? nullptr : find(found->second);
+}
+
+void Pictures::drop(const std::string& id) {
+  const std::string own = id;  // it may be the one in order_
+  const auto found = all_.find(own);
+  if (found == all_.end()) return;
+  if (found->second->bytes) held_ -= found->second->bytes->size();
+  if (const auto key = keys_.find(own); key != keys_.end()) {
+    if (const auto made = made_.find(key->second); made != made_.end() && made->second == own)
+      made_.erase(made);
+    keys_.erase(key);
+  }
+  all_.erase(found);
+  std::erase(order_, own);
+}
+
+bool Pictures::remove(std::string_view id) {
+  const PicturePointer picture = find(id);
+  if (!picture) return false;
+  if (has_folder()) fs::remove(options_.folder / (picture->id + "." + picture->extension));
+  drop(picture->id);
+  return true;
+}
+
+Pictures::Page Pictures::list(std::string_view client, std::string_view before, std::size_t limit) const {
+  auto place = order_.rbegin();
+  if (!before.empty()) {
+    place = std::find(order_.rbegin(), order_.rend(), before);
+    if (place != order_.rend()) ++place;
+  }
+  Page page;
+  for (; place != order_.rend() && page.pictures.size() < limit; ++place) {
+    const PicturePointer& picture = all_.find(*place)->second;
+    if (picture->client.empty() || picture->client == client) page.pictures.push_back(picture);
+  }
+  if (place != order_.rend() && !page.pictures.empty()) page.next = page.pictures.back()->id;
+  return page;
+}
+
+void Pictures::forget_old(double now) {
+  if (has_folder()) return;
+  while (!order_.empty() && all_.at(order_.front())->created + options_.seconds < now) drop(order_.front());
+}
+
+void Pictures::write_file(const Picture& picture) const {
+  if (has_folder())
+    io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);
+}
+
+net::Bytes Pictures::read_file(const Picture& picture) const {
+  if (picture.bytes) return picture.bytes;
+  const fs::path path = options_.folder / (picture.id + "." + picture.extension);
+  const io::detail::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.is_open()) return nullptr;
+  std::string bytes(picture.size, '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (count <= 0) return nullptr;
+    done += static_cast<std::size_t>(count);
+  }
+  return std::make_shared<const std::string>(std::move(bytes));
+}
+
+}  // namespace pom::serve
