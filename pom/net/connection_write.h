@@ -57,14 +57,15 @@ inline void Connection::begin_stream(int status, Headers headers) {
 }
 
 inline void Connection::pump_stream() {
-  if (!streaming_ || writing_ || finishing_) return;
-  Line::Portion portion = line_->take(portion_bytes);
-  if (portion.aborted) {
+  if (!streaming_ || finishing_) return;
+  if (line_->aborted()) {
     // Where the end of the connection is the end of the body, only a reset tells that it is not whole.
     ErrorCode ignored;
     if (!chunked_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
     return close();
   }
+  if (writing_) return;  // when that is through, it looks here again
+  Line::Portion portion = line_->take(portion_bytes);
   for (Bytes& piece : portion.pieces) {
     portion_waiting_ += piece->size();
     char size[24];

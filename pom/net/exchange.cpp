@@ -119,7 +119,7 @@ bool Line::write(Bytes bytes) {
       dropped.swap(queue_);
       drained.swap(drained_);
     }
-    first = !std::exchange(scheduled_, true);
+    first = !std::exchange(scheduled_, true) || aborted_;
   }
   if (first) schedule();
   return taken;
@@ -132,7 +132,8 @@ void Line::finish(bool whole) {
     if (gone_ || ended_ || aborted_) return;
     (whole ? ended_ : aborted_) = true;
     drained.swap(drained_);
-    if (std::exchange(scheduled_, true)) return;
+    // An end can wait until the connection looks again; an abort is for one that waits for its client.
+    if (std::exchange(scheduled_, true) && whole) return;
   }
   schedule();
 }
@@ -153,11 +154,15 @@ void Line::on_drained(std::function<void()> call) {
   if (now) loop_->post(std::move(now));
 }
 
+bool Line::aborted() const {
+  const std::lock_guard guard(mutex_);
+  return aborted_;
+}
+
 Line::Portion Line::take(std::size_t most) {
   Portion portion;
   const std::lock_guard guard(mutex_);
   scheduled_ = false;
-  portion.aborted = aborted_;
   for (std::size_t bytes = 0; !queue_.empty() && bytes < most; queue_.pop_front()) {
     bytes += queue_.front()->size();
     portion.pieces.push_back(std::move(queue_.front()));

@@ -52,8 +52,9 @@ class Line : public std::enable_shared_from_this<Line> {
   // ---- the connection's end ----
   struct Portion {
     std::vector<Bytes> pieces;
-    bool ended = false, aborted = false;  // ended: nothing comes after these pieces
+    bool ended = false;  // nothing comes after these
   };
+  bool aborted() const;
   Portion take(std::size_t most);  // whole pieces: of one at least, as far as there is any
   // They are with the socket. What is returned is to be called, if it is something.
   std::function<void()> sent(std::size_t bytes);
