@@ -12,13 +12,12 @@ inline void Connection::read() {
   if (reading_ || input_ended_ || phase_ == Phase::closed) return;
   if (phase_ == Phase::lingering) begin_ = end_ = 0;  // nobody wants it any more
   // Only here, where no read is under way, may bytes move.
-  std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  const bool was_filled = end_ == buffer_.size();
+  if (begin_ > 0) std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= std::exchange(begin_, 0);
-  if (buffer_.size() == end_) {
-    const std::size_t most = std::max(buffer_bytes, static_cast<std::size_t>(options_.head_bytes));
-    if (end_ >= most) return;  // a client that sends ahead waits until it is answered
-    buffer_.resize(std::min(most, std::max<std::size_t>(2048, 2 * end_)));  // most never need more
-  }
+  const std::size_t most = std::max(buffer_bytes, static_cast<std::size_t>(options_.head_bytes));
+  if (was_filled) buffer_.resize(std::min(most, std::max<std::size_t>(2048, 2 * buffer_.size())));
+  if (end_ == buffer_.size()) return;  // a client that sends ahead waits until it is answered
   reading_ = true;
   socket_.async_read_some(
       asio::buffer(buffer_.data() + end_, buffer_.size() - end_),

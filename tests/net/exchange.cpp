@@ -14,6 +14,12 @@ class StepLoop final : public Loop {
     const std::lock_guard guard(mutex_);
     calls_.push_back(std::move(call));
   }
+  // What waits holds the line, and the line the loop.
+  void clear() {
+    std::deque<std::function<void()>> dropped;
+    const std::lock_guard guard(mutex_);
+    dropped.swap(calls_);
+  }
   void run() {
     while (true) {
       std::function<void()> call;
@@ -49,6 +55,13 @@ struct Fixture {
     line = std::make_shared<Line>(loop, end, head_only, most);
     exchange = make_exchange(line, std::make_shared<const HttpRequest>());
   }
+  ~Fixture() {
+    exchange.reset();
+    loop->clear();
+  }
+  Fixture(const Fixture&) = delete;
+  Fixture& operator=(const Fixture&) = delete;
+
   std::string said() {
     loop->run();
     return std::exchange(end->said, {});
