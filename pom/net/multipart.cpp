@@ -80,7 +80,7 @@ std::string boundary_of(const HttpRequest& request) {
 
 // In a message, what clients call a part comes shortened and harmless.
 std::string in_quotes(std::string_view text) {
-  return "\"" + shown(text, 64) + "\"";
+  return pom::detail::concat('"', shown(text, 64), '"');
 }
 
 void read_disposition(std::string_view text, FormPart& part) {
@@ -156,7 +156,8 @@ bool is_form(const HttpRequest& request) {
 }
 
 Form parse_form(const HttpRequest& request, const FormLimits& limits) {
-  const std::string mark = "--" + boundary_of(request), next_mark = "\r\n" + mark;
+  const std::string mark = pom::detail::concat("--", boundary_of(request)),
+                    next_mark = pom::detail::concat(line_end, mark);
   std::string_view rest = request.body;
   check(rest.starts_with(mark), "form: expected the boundary first");
   rest.remove_prefix(mark.size());
