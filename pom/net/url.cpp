@@ -60,6 +60,7 @@ std::optional<std::string> percent_decoded(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\0') return std::nullopt;
     if (text[i] != '%') {
       result += text[i];
       continue;

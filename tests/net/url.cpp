@@ -20,6 +20,7 @@ TEST(PercentDecoded, NothingOfBrokenOnes) {
   for (const char* text : {"%", "%4", "a%", "a%4", "%4g", "%g4", "%-1", "%+1", "% 1", "%00", "a%00b", "%ff",
                            "%c3", "%c3%28", "%c0%ae", "%ed%a0%80", "%f5%80%80%80", "\xff"})
     EXPECT_FALSE(percent_decoded(text)) << text;
+  EXPECT_FALSE(percent_decoded("a\0b"s));
 }
 
 TEST(PercentEncoded, ComesBack) {
