@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"base"},
     {"io", "kernels"},
-    {"parallel"},
+    {"net", "parallel"},
     {"ops"},
     {"nn"},
     {"models", "diffusion", "codecs"},
@@ -22,7 +22,7 @@ LAYERS = [
     {"serve"},
     {"cli", "python"},  # of these two the folders are at the root
 ]
-TORCH_FREE = {"base", "io", "kernels"}
+TORCH_FREE = {"base", "io", "kernels", "net"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 PRIVATE = {"pom/ops/cpu/": "ops"}  # not installed: folders that only their own room may include
 

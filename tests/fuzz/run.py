@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fuzzes the readers of files that come from strangers.
+"""Fuzzes the readers of files and of requests that come from strangers.
 
     tests/fuzz/run.py [--seconds 10] [--report FILE] [target ...]
 
@@ -34,9 +34,9 @@ ARCHIVE = WORK / "parsers.a"
 
 # What the targets are linked from, each with what it needs of it: the rooms without torch, and of others the
 # sources without.
-ROOMS = ["base", "io"]
+ROOMS = ["base", "io", "net"]
 WRITERS = """
-clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font palette sheet yuv
+clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font http_server palette sheet yuv
 """
 PARSERS = """
 codecs/word_pieces data/clip_captions data/latent_sample data/limits data/shard_format data/shard_sample
@@ -53,9 +53,12 @@ class Target:
 
 
 TARGETS = {
+    "auth": Target(600, ["tests/hostile/auth/*.txt"]),
     "captions": Target(300, ["tests/hostile/captions/*.csv"]),
     "clip": Target(300, [f"tests/hostile/clips/*.{kind}" for kind in ("avi", "gif", "mp4", "webm", "y4m")]),
     "config": Target(2000, ["tests/hostile/config/*.json", "assets/*/config.json"]),
+    "form": Target(300, ["tests/hostile/forms/*.txt"]),
+    "http": Target(900, ["tests/hostile/http/*.txt"]),
     "npy": Target(400, ["tests/hostile/arrays/*.npy"]),
     "npz": Target(450, ["tests/hostile/arrays/*.npz"]),
     "picture": Target(650, ["tests/golden/pictures/*.png", "tests/golden/pictures/*.jpg"]),
