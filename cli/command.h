@@ -45,6 +45,7 @@ struct Command {
 };
 
 Command sample_command();
+Command serve_command();
 Command reproduce_command();
 Command train_command();
 Command plan_command();

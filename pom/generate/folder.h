@@ -108,7 +108,8 @@ struct ModelConfig {
   codecs::CodecConfig codec;
   codecs::TextConfig text;  // of a network for clips
   SampleDefaults sample;
-  std::vector<std::string> classes;  // names, one per class; empty: numbers only
+  std::vector<std::string> classes;        // names, one per class; empty: numbers only
+  std::vector<std::string> examples = {};  // prompts that the model draws well, for who tries it
 
   // No field: which fields of `text` a file gave, as the encoder beside it has to have them.
   std::set<std::string> text_given = {};
@@ -123,6 +124,7 @@ struct ModelConfig {
     visit(Field{.name = "text", .help = "text encoder", .saved = network.video()}, text);
     visit(Field{.name = "sample", .help = "sampling defaults"}, sample);
     visit(Field{.name = "classes", .help = "names of the classes"}, classes);
+    visit(Field{.name = "examples", .help = "prompts to try it with", .saved = !examples.empty()}, examples);
   }
 };
 

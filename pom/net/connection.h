@@ -111,6 +111,7 @@ class Connection final : public LineEnd, public std::enable_shared_from_this<Con
     std::string_view view() const { return shared ? std::string_view(*shared) : std::string_view(own); }
   };
   HttpResponse failure(std::uint64_t number, std::string_view what);
+  void decorate(Headers& headers);
   void send_answer(HttpResponse response);
   void flush();
   void on_written(ErrorCode error, std::size_t bytes);

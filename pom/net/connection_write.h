@@ -30,6 +30,10 @@ inline void Connection::answer(HttpResponse response) {
   });
 }
 
+inline void Connection::decorate(Headers& headers) {
+  if (options_.decorate && request_) guarded([&] { options_.decorate(*request_, headers); });
+}
+
 inline void Connection::send_answer(HttpResponse response) {
   status_ = response.status >= 200 && response.status <= 599 ? response.status : 500;
   const Bytes shared = std::move(response.shared);
@@ -37,6 +41,7 @@ inline void Connection::send_answer(HttpResponse response) {
   if (host_.draining || same_name(response.headers.get("Connection"), "close")) keep_alive_ = false;
   ResponseFrame frame{.http11 = http11_, .close = !keep_alive_};
   if (!has_no_body(status_)) frame.length = size;
+  decorate(response.headers);
   out_.push_back({response_head(status_, response.headers, frame, std::time(nullptr)), {}});
   if (!head_only_ && !has_no_body(status_) && size > 0) out_.push_back({std::move(response.body), shared});
   finishing_ = true;
@@ -50,6 +55,7 @@ inline void Connection::begin_stream(int status, Headers headers) {
   // Without chunks only the end of the connection ends the body.
   if (host_.draining || (body && !chunked_)) keep_alive_ = false;
   ResponseFrame frame{.http11 = http11_, .close = !keep_alive_, .chunked = chunked_};
+  decorate(headers);
   out_.push_back({response_head(status_, headers, frame, std::time(nullptr)), {}});
   streaming_ = body;
   finishing_ = !body;

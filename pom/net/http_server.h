@@ -64,6 +64,8 @@ struct ServerOptions {
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> refuse = {};
   // The body of answers that the server gives by itself (400, 408, 413, 417, 431, 500, 501, 503, 505).
   std::function<HttpResponse(int status, std::string_view code, std::string_view message)> error = {};
+  // Headers that every answer has, whoever gives it: called before its head is sent.
+  std::function<void(const HttpRequest& request, Headers& headers)> decorate = {};
   // Of the whole head; of the whole body; between requests; without a byte of the answer being taken.
   std::chrono::milliseconds head_time{10'000}, body_time{30'000}, idle_time{30'000}, write_time{30'000};
   std::int64_t body_rate = 16 << 10;  // bytes a second, at least, after the first second

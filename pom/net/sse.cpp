@@ -76,7 +76,7 @@ void EventChannel::join(std::shared_ptr<BodyStream> reader, std::optional<std::u
   if (missed) {
     for (const Bytes& each : *missed) there = there && reader->write(each);
   } else {
-    there = reader->write(std::make_shared<const std::string>(sse_record(ring_.last_id(), "state", state())));
+    there = reader->write(std::make_shared<const std::string>(sse_record(ring_.last_id(), hello_, state())));
   }
   if (ended_)
     reader->end();

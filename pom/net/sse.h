@@ -52,7 +52,9 @@ class EventRing {
 // A source of events and those who read it. From any thread; nobody waits for a reader.
 class EventChannel {
  public:
-  explicit EventChannel(std::size_t capacity = 64, std::uint64_t first = 1) : ring_(capacity, first) {}
+  // `hello` is the name of the record with the whole state.
+  explicit EventChannel(std::size_t capacity = 64, std::uint64_t first = 1, std::string hello = "state")
+      : ring_(capacity, first), hello_(std::move(hello)) {}
 
   void publish(std::string_view event, std::string_view data);
 
@@ -71,6 +73,7 @@ class EventChannel {
 
   mutable std::mutex mutex_;
   EventRing ring_;
+  std::string hello_;
   std::vector<std::shared_ptr<BodyStream>> readers_;
   bool ended_ = false;
 };

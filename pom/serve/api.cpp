@@ -19,7 +19,8 @@ Api::Api(Queue& queue, Live& live, Pictures& pictures, Pool& pool, net::Metrics&
 
 std::vector<net::Route> Api::routes() {
   std::vector<net::Route> all;
-  for (std::vector<net::Route>& some : std::vector{native_routes(*this), openai_routes(*this), a1111_routes(*this)})
+  for (std::vector<net::Route>& some :
+       std::vector{native_routes(*this), openai_routes(*this), a1111_routes(*this)})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -32,7 +33,8 @@ std::size_t Api::model_named(const std::string& name) const {
     if (models[i].id == name) return i;
     names.push_back(models[i].id);
   }
-  throw ApiError(404, "model_not_found", "model: unknown model \"" + name + "\"" + suggestion(name, names), "model");
+  throw ApiError(404, "model_not_found", "model: unknown model \"" + name + "\"" + suggestion(name, names),
+                 "model");
 }
 
 bool Api::fresh(const net::HttpRequest& request) {
@@ -44,7 +46,8 @@ net::RouteHandler Api::guarded(std::function<void(const Exchange&, const net::Ca
     try {
       handler(exchange, captures);
     } catch (const ApiError& error) {
-      metrics_.counter("pom_refused_total", "requests that were refused, by reason", {{"reason", error.code}}).add();
+      metrics_.counter("pom_refused_total", "requests that were refused, by reason", {{"reason", error.code}})
+          .add();
       exchange->answer(error_response(error));
     }
   };
@@ -72,7 +75,8 @@ void Api::watch(const JobPointer& job, Watcher watcher) {
 net::EventChannel& Api::channel_of(const std::string& client) {
   std::unique_ptr<net::EventChannel>& channel = channels_[client];
   if (!channel)
-    channel = std::make_unique<net::EventChannel>(64, static_cast<std::uint64_t>(now_seconds() * 1e3));
+    channel =
+        std::make_unique<net::EventChannel>(64, static_cast<std::uint64_t>(now_seconds() * 1e3), "hello");
   return *channel;
 }
 
@@ -84,9 +88,12 @@ void Api::job_changed(const ServedJob& job) {
       if (watcher.on_change) watcher.on_change(job);
   }
   if (job.over() && job.state == JobState::cancelled && job.error)
-    metrics_.counter("pom_cancelled_total", "jobs that were cancelled, by reason", {{"reason", job.error->code}}).add();
+    metrics_
+        .counter("pom_cancelled_total", "jobs that were cancelled, by reason", {{"reason", job.error->code}})
+        .add();
   if (job.state == JobState::completed)
-    metrics_.counter("pom_pictures_total", "pictures and clips that were made").add(static_cast<double>(job.items.size()));
+    metrics_.counter("pom_pictures_total", "pictures and clips that were made")
+        .add(static_cast<double>(job.items.size()));
   const auto channel = channels_.find(job.client);
   if (channel == channels_.end()) return;
   // Ten times a second is enough of progress.
@@ -117,7 +124,8 @@ void Api::preview(const ServedJob& job, std::int64_t item, std::int64_t step, co
 
 void Api::stream_changed(const LiveStream& stream) {
   if (const auto channel = channels_.find(stream.client); channel != channels_.end())
-    channel->second->publish("stream", live_.json(stream).dump(-1, ' ', false, Json::error_handler_t::replace));
+    channel->second->publish("stream",
+                             live_.json(stream).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 void Api::ping() {

@@ -1,4 +1,5 @@
-// What all routes share: jobs that somebody waits for, events, who a client is, and how mistakes are answered.
+// What all routes share: jobs that somebody waits for, events, who a client is, and how mistakes are
+// answered.
 #pragma once
 
 #include <functional>
@@ -35,7 +36,8 @@ class Api {
   // For the faces.
   struct Watcher {
     std::function<void(const ServedJob&)> on_change = {};  // the last time when it is over
-    std::function<void(const ServedJob&, std::int64_t item, std::int64_t step, const net::Bytes&)> on_preview = {};
+    std::function<void(const ServedJob&, std::int64_t item, std::int64_t step, const net::Bytes&)>
+        on_preview = {};
   };
   Queue& queue() { return queue_; }
   Live& live() { return live_; }
@@ -64,9 +66,9 @@ class Api {
   net::Metrics& metrics_;
   Post post_;
   ClientOf client_of_;
-  std::map<std::string, std::vector<Watcher>> watchers_;                      // by job
-  std::map<std::string, std::unique_ptr<net::EventChannel>> channels_;        // by client
-  std::map<std::string, double> told_;                                        // when, by job
+  std::map<std::string, std::vector<Watcher>> watchers_;                // by job
+  std::map<std::string, std::unique_ptr<net::EventChannel>> channels_;  // by client
+  std::map<std::string, double> told_;                                  // when, by job
 };
 
 std::vector<net::Route> native_routes(Api& api);

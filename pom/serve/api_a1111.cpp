@@ -33,14 +33,18 @@ class A1111 {
     if (const std::string away = take_text(object, "negative_prompt"); !away.empty()) {
       if (info.text) request["negative_prompt"] = away;
       // Of classes there is one that guidance leads away from; whatever else it says means nothing here.
-      else if (std::ranges::find(info.classes, away) != info.classes.end()) request["negative_class"] = away;
-      else object["negative_prompt"] = away;
+      else if (std::ranges::find(info.classes, away) != info.classes.end())
+        request["negative_class"] = away;
+      else
+        object["negative_prompt"] = away;
     }
     const auto take = [&](const char* from, const char* to) {
-      if (object.contains(from) && object[from].is_number() && object[from].get<double>() > 0) request[to] = object[from];
+      if (object.contains(from) && object[from].is_number() && object[from].get<double>() > 0)
+        request[to] = object[from];
       object.erase(from);
     };
-    if (object.contains("seed") && object["seed"].is_number_integer()) request["seed"] = std::max<std::int64_t>(-1, object["seed"].get<std::int64_t>());
+    if (object.contains("seed") && object["seed"].is_number_integer())
+      request["seed"] = std::max<std::int64_t>(-1, object["seed"].get<std::int64_t>());
     object.erase("seed");
     take("steps", "steps"), take("cfg_scale", "cfg_scale"), take("width", "width"), take("height", "height");
     take("eta", "eta");
@@ -58,7 +62,8 @@ class A1111 {
     watcher.on_change = [this, exchange, sent, ignored, send_images](const ServedJob& changed) {
       if (!changed.over()) return;
       if (changed.state == JobState::failed)
-        return exchange->answer(error_response(changed.error.value_or(ApiError(500, "internal", "the work failed"))));
+        return exchange->answer(
+            error_response(changed.error.value_or(ApiError(500, "internal", "the work failed"))));
       exchange->answer(made(changed, sent, ignored, send_images));
     };
     api_.submit(job, std::move(watcher), exchange);
@@ -66,10 +71,15 @@ class A1111 {
 
   void progress(const Exchange& exchange) {
     const JobPointer job = current(api_.client_of(exchange));
-    Json json = {{"progress", 0.0}, {"eta_relative", 0.0}, {"state", state_json(job.get())}, {"current_image", nullptr}, {"textinfo", nullptr}};
+    Json json = {{"progress", 0.0},
+                 {"eta_relative", 0.0},
+                 {"state", state_json(job.get())},
+                 {"current_image", nullptr},
+                 {"textinfo", nullptr}};
     if (job) {
       json["progress"] = job->all_evaluations == 0 ? 0.0
-                                                   : static_cast<double>(job->evaluations) / static_cast<double>(job->all_evaluations);
+                                                   : static_cast<double>(job->evaluations) /
+                                                         static_cast<double>(job->all_evaluations);
       json["eta_relative"] = api_.queue().seconds_left(*job).value_or(0);
       json["textinfo"] = name_of(job->state);
     }
@@ -84,7 +94,9 @@ class A1111 {
 
   void options(const Exchange& exchange) {
     const ModelInfo& model = api_.model(chosen_[api_.client_of(exchange)]);
-    exchange->answer(json_response({{"sd_model_checkpoint", title(model)}, {"sd_checkpoint_hash", model.sha256}, {"samples_format", "png"}}));
+    exchange->answer(json_response({{"sd_model_checkpoint", title(model)},
+                                    {"sd_checkpoint_hash", model.sha256},
+                                    {"samples_format", "png"}}));
   }
   void set_options(const Exchange& exchange) {
     Json object = parse_object(exchange->request());
@@ -136,12 +148,16 @@ class A1111 {
   }
 
  private:
-  static std::string title(const ModelInfo& model) { return model.id + " [" + model.sha256.substr(0, 10) + "]"; }
+  static std::string title(const ModelInfo& model) {
+    return model.id + " [" + model.sha256.substr(0, 10) + "]";
+  }
 
   // "sd_model_checkpoint" of a request's settings, else what the client chose before, else the first.
   std::size_t chosen(const std::string& client, const Json& object) {
-    if (const auto settings = object.find("override_settings"); settings != object.end() && settings->is_object())
-      if (const auto name = settings->find("sd_model_checkpoint"); name != settings->end() && name->is_string()) {
+    if (const auto settings = object.find("override_settings");
+        settings != object.end() && settings->is_object())
+      if (const auto name = settings->find("sd_model_checkpoint");
+          name != settings->end() && name->is_string()) {
         const std::string wanted = name->get<std::string>();
         return api_.model_named(wanted.substr(0, wanted.find(" [")));
       }
@@ -157,18 +173,19 @@ class A1111 {
 
   Json state_json(const ServedJob* job) {
     const std::int64_t steps = job ? *job->items.front().request.steps : 0;
-    const double share = job && job->all_evaluations > 0
-                             ? static_cast<double>(job->evaluations) / static_cast<double>(job->all_evaluations)
-                             : 0;
-    return {{"skipped", false},
-            {"interrupted", false},
-            {"stopping_generation", false},
-            {"job", job ? job->id : std::string()},
-            {"job_count", job ? 1 : 0},
-            {"job_timestamp", job ? std::to_string(static_cast<std::int64_t>(job->created)) : std::string("0")},
-            {"job_no", 0},
-            {"sampling_step", static_cast<std::int64_t>(share * static_cast<double>(steps))},
-            {"sampling_steps", steps}};
+    const double share = job && job->all_evaluations > 0 ? static_cast<double>(job->evaluations) /
+                                                               static_cast<double>(job->all_evaluations)
+                                                         : 0;
+    return {
+        {"skipped", false},
+        {"interrupted", false},
+        {"stopping_generation", false},
+        {"job", job ? job->id : std::string()},
+        {"job_count", job ? 1 : 0},
+        {"job_timestamp", job ? std::to_string(static_cast<std::int64_t>(job->created)) : std::string("0")},
+        {"job_no", 0},
+        {"sampling_step", static_cast<std::int64_t>(share * static_cast<double>(steps))},
+        {"sampling_steps", steps}};
   }
 
   net::HttpResponse made(const ServedJob& job, const Json& sent, const Json& ignored, bool send_images) {
@@ -199,7 +216,9 @@ class A1111 {
                        {"ignored", ignored},
                        {"version", detail::concat("libpom ", build_info().version)}};
     net::HttpResponse response =
-        json_response({{"images", std::move(images)}, {"parameters", sent}, {"info", info.dump(-1, ' ', false, Json::error_handler_t::replace)}});
+        json_response({{"images", std::move(images)},
+                       {"parameters", sent},
+                       {"info", info.dump(-1, ' ', false, Json::error_handler_t::replace)}});
     response.headers.set("X-Pom-Job", job.id);
     return response;
   }
@@ -212,17 +231,26 @@ class A1111 {
 
 std::vector<net::Route> a1111_routes(Api& api) {
   const auto self = std::make_shared<A1111>(api);
-  const auto route = [&](const char* method, const std::string& name, void (A1111::*handler)(const Exchange&)) {
-    return net::Route{method, "/sdapi/v1/" + name, "as Automatic1111 has it",
-                      api.guarded([self, handler](const Exchange& e, const Captures&) { ((*self).*handler)(e); })};
+  const auto route = [&](const char* method, const std::string& name,
+                         void (A1111::*handler)(const Exchange&)) {
+    return net::Route{
+        method, "/sdapi/v1/" + name, "as Automatic1111 has it",
+        api.guarded([self, handler](const Exchange& e, const Captures&) { ((*self).*handler)(e); })};
   };
-  return {route("POST", "txt2img", &A1111::txt2img),          route("GET", "progress", &A1111::progress),
-          route("POST", "interrupt", &A1111::interrupt),      route("POST", "skip", &A1111::interrupt),
-          route("GET", "options", &A1111::options),           route("POST", "options", &A1111::set_options),
-          route("GET", "sd-models", &A1111::models),          route("GET", "samplers", &A1111::samplers),
-          route("GET", "schedulers", &A1111::schedulers),     route("GET", "upscalers", &A1111::nothing),
-          route("GET", "latent-upscale-modes", &A1111::nothing), route("GET", "sd-vae", &A1111::nothing),
-          route("GET", "loras", &A1111::nothing),             route("POST", "png-info", &A1111::png_info)};
+  return {route("POST", "txt2img", &A1111::txt2img),
+          route("GET", "progress", &A1111::progress),
+          route("POST", "interrupt", &A1111::interrupt),
+          route("POST", "skip", &A1111::interrupt),
+          route("GET", "options", &A1111::options),
+          route("POST", "options", &A1111::set_options),
+          route("GET", "sd-models", &A1111::models),
+          route("GET", "samplers", &A1111::samplers),
+          route("GET", "schedulers", &A1111::schedulers),
+          route("GET", "upscalers", &A1111::nothing),
+          route("GET", "latent-upscale-modes", &A1111::nothing),
+          route("GET", "sd-vae", &A1111::nothing),
+          route("GET", "loras", &A1111::nothing),
+          route("POST", "png-info", &A1111::png_info)};
 }
 
 }  // namespace pom::serve

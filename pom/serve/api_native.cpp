@@ -24,9 +24,9 @@ class NativeApi {
   std::vector<net::Route> routes(const std::shared_ptr<NativeApi>& self) const {
     const auto route = [&](const char* method, std::string pattern, const char* name,
                            void (NativeApi::*handler)(const Exchange&, const Captures&)) {
-      return net::Route{method, std::move(pattern), name, api_.guarded([self, handler](const Exchange& e, const Captures& c) {
-                          ((*self).*handler)(e, c);
-                        })};
+      return net::Route{
+          method, std::move(pattern), name,
+          api_.guarded([self, handler](const Exchange& e, const Captures& c) { ((*self).*handler)(e, c); })};
     };
     const std::string v1 = "/pom/v1";
     return {route("GET", v1 + "/models", "models", &NativeApi::models),
@@ -54,7 +54,8 @@ class NativeApi {
   }
 
  private:
-  static void answer(const Exchange& exchange, const Json& json, int status = 200, const std::string& job = {}) {
+  static void answer(const Exchange& exchange, const Json& json, int status = 200,
+                     const std::string& job = {}) {
     net::HttpResponse response = json_response(json, status);
     response.headers.set("Cache-Control", "no-store");
     if (!job.empty()) response.headers.set("X-Pom-Job", job);
@@ -111,7 +112,8 @@ class NativeApi {
       if (const auto found = sent_.find(client + "\n" + key); found != sent_.end())
         if (const JobPointer same = api_.queue().find(found->second.job)) {
           if (found->second.body != body)
-            throw ApiError(409, "idempotency_conflict", "Idempotency-Key: was sent with another request before");
+            throw ApiError(409, "idempotency_conflict",
+                           "Idempotency-Key: was sent with another request before");
           return answer(exchange, job_json(*same, api_.queue()), 202, same->id);
         }
     const JobPointer job = checked(parse_object(request), client);
@@ -160,7 +162,8 @@ class NativeApi {
   }
   Json streams_json(const std::string& client) {
     Json all = Json::array();
-    for (const Live::Pointer& stream : api_.live().streams_of(client)) all.push_back(api_.live().json(*stream));
+    for (const Live::Pointer& stream : api_.live().streams_of(client))
+      all.push_back(api_.live().json(*stream));
     return all;
   }
 
@@ -178,8 +181,8 @@ class NativeApi {
     const JobPointer job = job_of(exchange, captures);
     const std::shared_ptr<net::BodyStream> body = exchange->stream(200, net::sse_headers());
     const auto send = [body](const char* event, const Json& json) {
-      body->write(std::make_shared<const std::string>(net::sse_record(
-          std::nullopt, event, json.dump(-1, ' ', false, Json::error_handler_t::replace))));
+      body->write(std::make_shared<const std::string>(
+          net::sse_record(std::nullopt, event, json.dump(-1, ' ', false, Json::error_handler_t::replace))));
     };
     if (!job->over()) send("job", job_json(*job, api_.queue()));
     Api::Watcher watcher;
@@ -187,7 +190,8 @@ class NativeApi {
       send("job", job_json(changed, api_.queue()));
       if (changed.over()) body->end();
     };
-    watcher.on_preview = [send](const ServedJob& of, std::int64_t item, std::int64_t step, const net::Bytes& png) {
+    watcher.on_preview = [send](const ServedJob& of, std::int64_t item, std::int64_t step,
+                                const net::Bytes& png) {
       send("preview", {{"job", of.id},
                        {"item", item},
                        {"step", step},
@@ -211,7 +215,8 @@ class NativeApi {
         api_.pictures().list(api_.client_of(exchange), request.query_value("before").value_or(""), limit);
     Json all = Json::array();
     for (const PicturePointer& picture : page.pictures) all.push_back(picture_json(*picture));
-    answer(exchange, {{"pictures", std::move(all)}, {"next", page.next.empty() ? Json(nullptr) : Json(page.next)}});
+    answer(exchange,
+           {{"pictures", std::move(all)}, {"next", page.next.empty() ? Json(nullptr) : Json(page.next)}});
   }
 
   PicturePointer picture_of(const Exchange& exchange, std::string_view file) {
@@ -259,7 +264,8 @@ class NativeApi {
       Json object = parse_object(request);
       id = take_text(object, "picture");
       if (!object.empty())
-        throw ApiError(400, "unknown_parameter", object.begin().key() + ": unknown field", object.begin().key());
+        throw ApiError(400, "unknown_parameter", object.begin().key() + ": unknown field",
+                       object.begin().key());
       const PicturePointer picture = picture_of(exchange, id);
       if (picture->extension != "png")
         throw ApiError(400, "not_supported", "picture: expected an image, got a clip", "picture");
@@ -275,13 +281,14 @@ class NativeApi {
       throw ApiError(400, "invalid_value", error.what(), "picture");
     }
     if (!origin.request.init.empty() || !origin.request.continue_from.empty() || !origin.noise_hash.empty())
-      throw ApiError(400, "not_supported", "picture: expected one that began with nothing but its seed", "picture");
+      throw ApiError(400, "not_supported", "picture: expected one that began with nothing but its seed",
+                     "picture");
     const std::vector<ModelInfo>& models = api_.queue().backend().models();
     const auto model = std::ranges::find(models, origin.model_hash, &ModelInfo::sha256);
     if (model == models.end())
       throw ApiError(404, "model_not_found", "picture: none of the models here has made it", "picture");
-    const JobPointer job = api_.queue().check(static_cast<std::size_t>(model - models.begin()), origin.request,
-                                              api_.client_of(exchange));
+    const JobPointer job = api_.queue().check(static_cast<std::size_t>(model - models.begin()),
+                                              origin.request, api_.client_of(exchange));
     Reproduction& again = job->reproduces.emplace();
     again.picture = id;
     try {
@@ -339,7 +346,8 @@ class NativeApi {
   void prompt(const Exchange& exchange, const Captures& captures) {
     const Live::Pointer stream = stream_of(exchange, captures);
     Json object = parse_object(exchange->request());
-    if (!object.contains("prompt")) throw ApiError(400, "invalid_value", "prompt: expected one, got none", "prompt");
+    if (!object.contains("prompt"))
+      throw ApiError(400, "invalid_value", "prompt: expected one, got none", "prompt");
     const std::string text = take_text(object, "prompt");
     const StreamPrompt told = api_.live().tell(*stream, text);
     const std::int64_t block = told.frame / api_.model(stream->model).block_frames;

@@ -27,7 +27,8 @@ void check_choice(const std::string& value, const char* field, std::initializer_
     if (value == choice) return;
     all += (all.empty() ? "" : ", ") + std::string(choice);
   }
-  throw ApiError(400, "invalid_value", detail::concat(field, ": expected one of ", all, ", got \"", value, "\""), field);
+  throw ApiError(400, "invalid_value",
+                 detail::concat(field, ": expected one of ", all, ", got \"", value, "\""), field);
 }
 
 // What other servers call the same.
@@ -35,7 +36,8 @@ void rename(Json& object, const char* alias, const char* field) {
   const auto found = object.find(alias);
   if (found == object.end()) return;
   if (object.contains(field))
-    throw ApiError(400, "invalid_value", detail::concat(alias, ": is another name of ", field, ", and both are given"), alias);
+    throw ApiError(400, "invalid_value",
+                   detail::concat(alias, ": is another name of ", field, ", and both are given"), alias);
   object[field] = *found;
   object.erase(alias);
 }
@@ -104,7 +106,8 @@ class OpenAi {
   void generate(const Exchange& exchange) {
     Json object = parse_object(exchange->request());
     std::string name = take_text(object, "model");
-    if (name.starts_with("dall-e") || name.starts_with("gpt-image") || name.starts_with("chatgpt-image")) name.clear();
+    if (name.starts_with("dall-e") || name.starts_with("gpt-image") || name.starts_with("chatgpt-image"))
+      name.clear();
     const std::size_t model = api_.model_named(name);
     const ModelInfo& info = api_.model(model);
     ImageOptions options;
@@ -115,7 +118,8 @@ class OpenAi {
     const std::string response = take_text(object, "response_format", "b64_json");
     check_choice(response, "response_format", {"b64_json", "url"});
     options.url = response == "url";
-    check_choice(take_text(object, "quality"), "quality", {"auto", "low", "medium", "high", "standard", "hd"});
+    check_choice(take_text(object, "quality"), "quality",
+                 {"auto", "low", "medium", "high", "standard", "hd"});
     check_choice(take_text(object, "background"), "background", {"auto", "opaque"});
     check_choice(take_text(object, "moderation"), "moderation", {"auto", "low"});
     check_choice(take_text(object, "style"), "style", {"vivid", "natural"});
@@ -128,8 +132,10 @@ class OpenAi {
     rename(object, "num_inference_steps", "steps");
     rename(object, "guidance_scale", "cfg_scale");
     rename(object, "sampler_name", "sampler");
-    for (auto item = object.begin(); item != object.end();)
-      item = item->is_null() ? object.erase(item) : item + 1;
+    std::vector<std::string> empty;  // null is the same as leaving a field out
+    for (const auto& [key, value] : object.items())
+      if (value.is_null()) empty.push_back(key);
+    for (const std::string& key : empty) object.erase(key);
     if (!object.contains("prompt") || !object["prompt"].is_string())
       throw ApiError(400, "invalid_value", "prompt: expected a text, got none", "prompt");
     if (!info.text) {
@@ -151,14 +157,16 @@ class OpenAi {
     }
     const JobPointer job = api_.queue().check(model, request_of(object, info), api_.client_of(exchange));
     if (job->job.clip)
-      throw ApiError(400, "not_supported", "frames: expected 1 for an image (clips: /v1/videos), got more", "frames");
+      throw ApiError(400, "not_supported", "frames: expected 1 for an image (clips: /v1/videos), got more",
+                     "frames");
     options.size = size_text(*job);
     if (stream) return answer_in_events(exchange, job, options, partial);
     Api::Watcher watcher;
     watcher.on_change = [this, exchange, options](const ServedJob& changed) {
       if (!changed.over()) return;
       if (changed.state != JobState::completed)
-        return exchange->answer(error_response(changed.error.value_or(ApiError(500, "internal", "the work failed"))));
+        return exchange->answer(
+            error_response(changed.error.value_or(ApiError(500, "internal", "the work failed"))));
       with_files(changed, options, [exchange, options, id = changed.id](Json data) {
         net::HttpResponse response = json_response({{"created", static_cast<std::int64_t>(now_seconds())},
                                                     {"data", std::move(data)},
@@ -176,11 +184,14 @@ class OpenAi {
 
  private:
   static Json model_json(const ModelInfo& model) {
-    return {{"id", model.id},          {"object", "model"},
-            {"created", 0},            {"owned_by", "libpom"},
+    return {{"id", model.id},
+            {"object", "model"},
+            {"created", 0},
+            {"owned_by", "libpom"},
             {"kind", model.clips ? "clips" : "images"},
             {"size", detail::concat(model.width, "x", model.height)},
-            {"classes", model.classes}, {"sha256", model.sha256}};
+            {"classes", model.classes},
+            {"sha256", model.sha256}};
   }
 
   // Files are made on the pool, `then` is called on the server's thread.
@@ -188,7 +199,8 @@ class OpenAi {
     api_.pool().add([this, items = job.items, options, then = std::move(then)] {
       Json data = Json::array();
       for (const JobItem& item : items)
-        data.push_back(image_json(item, options.url ? std::string() : file_of(*item.picture, options), options));
+        data.push_back(
+            image_json(item, options.url ? std::string() : file_of(*item.picture, options), options));
       api_.post()([then, data = std::move(data)]() mutable { then(std::move(data)); });
     });
   }
@@ -208,19 +220,18 @@ class OpenAi {
           net::sse_record(std::nullopt, json.value("type", "error"), json.dump())));
     };
     const auto common = [options](const char* type) {
-      return Json{{"type", type},
-                  {"created_at", static_cast<std::int64_t>(now_seconds())},
-                  {"size", options.size},
-                  {"quality", "auto"},
-                  {"background", "opaque"},
-                  {"output_format", options.format}};
+      return Json{{"type", type},           {"created_at", static_cast<std::int64_t>(now_seconds())},
+                  {"size", options.size},   {"quality", "auto"},
+                  {"background", "opaque"}, {"output_format", options.format}};
     };
     Api::Watcher watcher;
-    watcher.on_preview = [sending, send, common, partial](const ServedJob& of, std::int64_t, std::int64_t step,
-                                                          const net::Bytes& png) {
+    watcher.on_preview = [sending, send, common, partial](const ServedJob& of, std::int64_t,
+                                                          std::int64_t step, const net::Bytes& png) {
       // Evenly over the steps.
       const std::int64_t steps = *of.items.front().request.steps;
-      if (!sending->body || sending->previews >= partial || step * (partial + 1) < (sending->previews + 1) * steps) return;
+      if (!sending->body || sending->previews >= partial ||
+          step * (partial + 1) < (sending->previews + 1) * steps)
+        return;
       Json json = common("image_generation.partial_image");
       json["b64_json"] = net::base64_encode(*png);
       json["partial_image_index"] = sending->previews++;
@@ -230,7 +241,11 @@ class OpenAi {
       if (!sending->body) return;
       if (changed.over() && changed.state != JobState::completed) {
         const ApiError error = changed.error.value_or(ApiError(500, "internal", "the work failed"));
-        send({{"error", {{"message", error.message}, {"type", "server_error"}, {"param", nullptr}, {"code", error.code}}}});
+        send({{"error",
+               {{"message", error.message},
+                {"type", "server_error"},
+                {"param", nullptr},
+                {"code", error.code}}}});
         return sending->body->end();
       }
       if (!changed.over()) return;
@@ -245,7 +260,6 @@ class OpenAi {
       });
     };
     // A refusal is an answer with its status: the stream's head comes after it was taken.
-    Api::Watcher first = watcher;
     api_.submit(job, {}, exchange, Api::fresh(exchange->request()));
     net::Headers headers = net::sse_headers();
     headers.set("X-Pom-Job", job->id);

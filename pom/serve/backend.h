@@ -1,5 +1,5 @@
-// What makes things for the server: models with names, and how to run them. One on the engines; a scripted one
-// in tests, which goes a step when it is told to.
+// What makes things for the server: models with names, and how to run them. One on the engines; a scripted
+// one in tests, which goes a step when it is told to.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ struct ModelInfo {
   bool streams = false;
   std::int64_t width = 0, height = 0;  // its own
   std::int64_t class_count = 0;
-  std::vector<std::string> classes;    // names; empty: numbers
+  std::vector<std::string> classes;  // names; empty: numbers
   std::int64_t frames = 0, block_frames = 1;
   double fps = 0;
   std::string sha256;
@@ -33,7 +33,8 @@ class LiveSource {
  public:
   virtual ~LiveSource() = default;
   virtual void tell(const std::string& prompt) = 0;
-  virtual generate::Frames next(const std::atomic<bool>& stop, const std::function<void()>& on_evaluation) = 0;
+  virtual generate::Frames next(const std::atomic<bool>& stop,
+                                const std::function<void()>& on_evaluation) = 0;
   virtual bool save(const std::filesystem::path& path) const = 0;
 };
 

@@ -85,6 +85,7 @@ class EngineBackend : public Backend {
     info.width = config.sample.size.at(0), info.height = config.sample.size.at(1);
     info.class_count = video ? 0 : config.network.classes;
     info.classes = config.classes;
+    info.examples = config.examples;
     info.frames = info.clips ? config.sample.frames : 0;
     info.block_frames = engine.block_frames();
     info.fps = info.clips ? config.sample.fps : 0;

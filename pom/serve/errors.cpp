@@ -56,9 +56,10 @@ ApiError field_error(std::string_view message) {
   if (is_field(first)) param = first;
   if (text.find(": unknown field") != std::string_view::npos)
     return {400, "unknown_parameter", std::string(text), std::string(text.substr(0, text.find(':')))};
-  const bool range = text.find("expected") != std::string_view::npos &&
-                     (text.find(" to ") != std::string_view::npos || text.find("at least") != std::string_view::npos ||
-                      text.find("at most") != std::string_view::npos);
+  const bool range =
+      text.find("expected") != std::string_view::npos &&
+      (text.find(" to ") != std::string_view::npos || text.find("at least") != std::string_view::npos ||
+       text.find("at most") != std::string_view::npos);
   return {400, range && !param.empty() ? "out_of_range" : "invalid_value", std::string(text), param};
 }
 

@@ -19,7 +19,7 @@ struct ApiError : std::exception {
   const char* what() const noexcept override { return message.c_str(); }
 
   int status;
-  std::string code, message, param;  // param: the field, where it is one
+  std::string code, message, param;        // param: the field, where it is one
   std::optional<double> retry_after = {};  // seconds
   bool retry = true;  // whether clients that try again by themselves should, where the status invites it
 };

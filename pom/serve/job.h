@@ -1,5 +1,5 @@
-// A job of the server: what a client asked for, how far it is, and what came of it. Jobs belong to the server's
-// thread; what other threads do for them they tell by posting.
+// A job of the server: what a client asked for, how far it is, and what came of it. Jobs belong to the
+// server's thread; what other threads do for them they tell by posting.
 #pragma once
 
 #include <atomic>
@@ -20,17 +20,17 @@ enum class JobState { queued, running, completed, failed, cancelled };
 const char* name_of(JobState state);
 
 struct JobItem {
-  generate::Request request;                       // complete
-  std::shared_ptr<const Picture> picture = {};     // once it is made
-  bool given = false;                              // to a worker
+  generate::Request request;                    // complete
+  std::shared_ptr<const Picture> picture = {};  // once it is made
+  bool given = false;                           // to a worker
 };
 
 // Whether a picture that was made before comes out the same.
 struct Reproduction {
-  std::string picture;             // of the gallery; empty: it was sent
-  io::Image expected;              // its pixels
+  std::string picture;              // of the gallery; empty: it was sent
+  io::Image expected;               // its pixels
   std::optional<bool> agrees = {};  // nothing until it is made
-  std::int64_t different = 0;      // pixels
+  std::int64_t different = 0;       // pixels
 };
 
 struct ServedJob {
@@ -38,10 +38,10 @@ struct ServedJob {
   std::size_t model = 0;
   generate::Job job;  // as it was resolved
   std::vector<JobItem> items;
-  std::string key;    // jobs of equal ones may be made together; empty: alone
-  double macs = 0;    // of an item
+  std::string key;  // jobs of equal ones may be made together; empty: alone
+  double macs = 0;  // of an item
   bool previews = false;
-  bool keep = true;   // its pictures go into the gallery
+  bool keep = true;  // its pictures go into the gallery
   std::optional<Reproduction> reproduces = {};
 
   JobState state = JobState::queued;

@@ -78,8 +78,8 @@ std::string take_text(Json& object, const char* key, std::string otherwise) {
   object.erase(found);
   if (value.is_null()) return otherwise;
   if (!value.is_string())
-    throw ApiError(400, "invalid_value",
-                   detail::concat(key, ": expected a text, got ", shown(value.dump())), key);
+    throw ApiError(400, "invalid_value", detail::concat(key, ": expected a text, got ", shown(value.dump())),
+                   key);
   return value.get<std::string>();
 }
 
@@ -110,7 +110,8 @@ std::int64_t take_integer(Json& object, const char* key, std::int64_t otherwise,
   const std::int64_t number = fits ? value.get<std::int64_t>() : most + 1;
   if (number < least || number > most)
     throw ApiError(400, "out_of_range",
-                   detail::concat(key, ": expected ", least, " to ", most, ", got ", shown(value.dump())), key);
+                   detail::concat(key, ": expected ", least, " to ", most, ", got ", shown(value.dump())),
+                   key);
   return number;
 }
 

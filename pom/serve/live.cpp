@@ -16,18 +16,14 @@ namespace fs = std::filesystem;
 constexpr std::int64_t blocks_ahead = 2;  // of the clock: more, and a new prompt shows late
 constexpr double share_of_device = 0.7;   // where pictures wait too
 
-std::string bytes_of(const std::vector<std::byte>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 void put(std::string& out, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
 net::Bytes mjpeg_part(const LiveFrame& frame) {
   return std::make_shared<const std::string>(
-      detail::concat("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: ", frame.jpeg->size(), "\r\n\r\n",
-                     *frame.jpeg, "\r\n"));
+      detail::concat("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: ", frame.jpeg->size(),
+                     "\r\n\r\n", *frame.jpeg, "\r\n"));
 }
 
 }  // namespace
@@ -85,7 +81,8 @@ Live::Pointer Live::open(std::size_t model, generate::Request request, const std
     throw error;
   }
   auto stream = std::make_shared<LiveStream>();
-  if (request.seed.size() == 1 && request.seed.front() < 0 && !request.continue_from.empty()) request.seed = {};
+  if (request.seed.size() == 1 && request.seed.front() < 0 && !request.continue_from.empty())
+    request.seed = {};
   request.frames = "inf";
   request.count = 1;
   try {
@@ -270,7 +267,8 @@ void Live::want_block(const Pointer& stream) {
   if (!wanted) return;
   const double now = now_seconds();
   if (now < stream->next_block) {
-    const auto wait = std::chrono::milliseconds(1 + static_cast<std::int64_t>(1000 * (stream->next_block - now)));
+    const auto wait =
+        std::chrono::milliseconds(1 + static_cast<std::int64_t>(1000 * (stream->next_block - now)));
     return post_after_(wait, [this, alive = alive_, stream] {
       if (*alive) want_block(stream);
     });
@@ -301,10 +299,8 @@ void Live::want_block(const Pointer& stream) {
       for (std::size_t i = 0; i < made.images.size(); ++i) {
         LiveFrame& frame = frames.emplace_back();
         frame.index = made.first + static_cast<std::int64_t>(i), frame.prompt = number;
-        frame.png = std::make_shared<const std::string>(bytes_of(io::encode_png(made.images[i])));
-        if (jpeg)
-          frame.jpeg =
-              std::make_shared<const std::string>(bytes_of(io::encode_jpeg(io::to_rgb8(made.images[i]), 92)));
+        frame.png = shared_bytes(io::encode_png(made.images[i]));
+        if (jpeg) frame.jpeg = shared_bytes(io::encode_jpeg(io::to_rgb8(made.images[i]), 92));
       }
       post_([this, alive, stream, seconds, frames = std::move(frames)]() mutable {
         if (*alive) block_made(stream, std::move(frames), seconds);
@@ -377,8 +373,9 @@ void Live::show(LiveStream& stream, LiveFrame frame) {
 
 void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange, FrameFormat format) {
   if (stream->viewers.size() >= limits_.viewers)
-    throw ApiError(503, "queue_full",
-                   detail::concat("expected at most ", limits_.viewers, " viewers of a stream, got one more"));
+    throw ApiError(
+        503, "queue_full",
+        detail::concat("expected at most ", limits_.viewers, " viewers of a stream, got one more"));
   net::Headers headers = {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}};
   headers.set("Content-Type", format == FrameFormat::records ? "application/octet-stream"
                                                              : "multipart/x-mixed-replace; boundary=frame");
@@ -396,7 +393,8 @@ void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange,
     if (!own || !who || !own->newest.png || who->sent >= own->newest.index) return;
     if (who->format == FrameFormat::mjpeg && !own->newest.jpeg) return;
     who->sent = own->newest.index;
-    who->body->write(who->format == FrameFormat::records ? frame_record(own->newest) : mjpeg_part(own->newest));
+    who->body->write(who->format == FrameFormat::records ? frame_record(own->newest)
+                                                         : mjpeg_part(own->newest));
   });
   exchange->on_gone([this, alive = alive_, weak, weak_viewer] {
     const auto own = weak.lock();
@@ -412,9 +410,9 @@ void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange,
 void Live::viewers_changed(const Pointer& stream) {
   if (stream->over()) return;
   if (stream->state != StreamState::starting) {
-    const StreamState next = stream->paused             ? StreamState::paused
+    const StreamState next = stream->paused                                  ? StreamState::paused
                              : stream->viewers.empty() && stream->blocks > 0 ? StreamState::resting
-                                                        : StreamState::running;
+                                                                             : StreamState::running;
     if (next == StreamState::running && stream->state != next) stream->due = 0;
     change(*stream, next);
     want_block(stream);

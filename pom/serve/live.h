@@ -20,9 +20,9 @@ namespace pom::serve {
 using PostAfter = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
 
 struct LiveLimits {
-  std::size_t streams = 4, viewers = 64;   // of all; of one
+  std::size_t streams = 4, viewers = 64;  // of all; of one
   std::int64_t pixels = 512 * 512;
-  double rest_seconds = 60;   // without a viewer, then it ends
+  double rest_seconds = 60;    // without a viewer, then it ends
   double keep_seconds = 3600;  // what it was is known for so long, and can be gone on from
 };
 
@@ -129,8 +129,8 @@ struct LiveStream {
   std::int64_t blocks = 0;    // made
   std::deque<LiveFrame> ready;
   bool ticking = false, paused = false;
-  double due = 0;       // the next frame, by the stream's clock
-  double rate = 0;      // frames a second that it could make
+  double due = 0;         // the next frame, by the stream's clock
+  double rate = 0;        // frames a second that it could make
   double next_block = 0;  // not before
   LiveFrame newest;
   std::int64_t shown = 0;  // frames

@@ -24,18 +24,12 @@ Json content(const Json& schema) {
 }  // namespace
 
 Json openapi(const net::Router& router, const Backend& backend, const QueueLimits& limits) {
-  Json schemas = {{"Error",
-                   {{"type", "object"},
-                    {"required", {"error"}},
-                    {"properties",
-                     {{"error",
-                       {{"type", "object"},
-                        {"required", {"message", "type", "param", "code"}},
-                        {"properties",
-                         {{"message", {{"type", "string"}}},
-                          {"type", {{"type", "string"}}},
-                          {"param", {{"type", {"string", "null"}}}},
-                          {"code", {{"type", {"string", "null"}}}}}}}}}}}};
+  const Json text = {{"type", "string"}}, text_or_null = {{"type", {"string", "null"}}};
+  Json inner = {{"type", "object"}, {"required", {"message", "type", "param", "code"}}};
+  inner["properties"] = {{"message", text}, {"type", text}, {"param", text_or_null}, {"code", text_or_null}};
+  Json schemas;
+  schemas["Error"] = {
+      {"type", "object"}, {"required", Json::array({"error"})}, {"properties", {{"error", inner}}}};
   Json any = Json::array();
   for (std::size_t model = 0; model < backend.models().size(); ++model) {
     Json schema = request_schema(backend, model, limits);
@@ -46,11 +40,14 @@ Json openapi(const net::Router& router, const Backend& backend, const QueueLimit
     schemas[name] = std::move(schema);
     any.push_back({{"$ref", "#/components/schemas/" + name}});
   }
-  const Json error = {{"description", "a mistake"}, {"content", content({{"$ref", "#/components/schemas/Error"}})}};
+  const Json error = {{"description", "a mistake"},
+                      {"content", content({{"$ref", "#/components/schemas/Error"}})}};
   Json paths = Json::object();
   for (const net::Route& route : router.routes()) {
-    Json operation = {{"summary", route.name}, {"responses", {{"200", {{"description", "done"}}}, {"4XX", error}, {"5XX", error}}}};
-    if (Json parameters = parameters_of(route.pattern); !parameters.empty()) operation["parameters"] = std::move(parameters);
+    Json operation = {{"summary", route.name},
+                      {"responses", {{"200", {{"description", "done"}}}, {"4XX", error}, {"5XX", error}}}};
+    if (Json parameters = parameters_of(route.pattern); !parameters.empty())
+      operation["parameters"] = std::move(parameters);
     if (route.method == "POST") {
       Json body = {{"type", "object"}};
       if (route.pattern == "/pom/v1/jobs" || route.pattern == "/pom/v1/forecast") body = {{"anyOf", any}};

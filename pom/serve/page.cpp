@@ -59,8 +59,10 @@ std::vector<net::Route> page_routes(const std::filesystem::path& folder) {
     const std::string bytes(file.bytes);
     files->push_back({std::string(file.name), {bytes, tag_of(bytes)}});
   }
-  const auto handler = [files, folder](const std::shared_ptr<net::Exchange>& exchange, std::string_view name) {
-    const auto found = std::ranges::find(*files, name, [](const auto& file) { return std::string_view(file.first); });
+  const auto handler = [files, folder](const std::shared_ptr<net::Exchange>& exchange,
+                                       std::string_view name) {
+    const auto found =
+        std::ranges::find(*files, name, [](const auto& file) { return std::string_view(file.first); });
     if (found == files->end())
       return exchange->answer(error_response(404, "not_found", "the page has no such file"));
     if (folder.empty()) return give(exchange, name, found->second.bytes, found->second.tag);
@@ -69,7 +71,9 @@ std::vector<net::Route> page_routes(const std::filesystem::path& folder) {
     give(exchange, name, bytes, tag_of(bytes));
   };
   return {{"GET", "/", "the page",
-           [handler](std::shared_ptr<net::Exchange> exchange, const net::Captures&) { handler(exchange, "index.html"); }},
+           [handler](std::shared_ptr<net::Exchange> exchange, const net::Captures&) {
+             handler(exchange, "index.html");
+           }},
           {"GET", "/assets/{file}", "its files",
            [handler](std::shared_ptr<net::Exchange> exchange, const net::Captures& captures) {
              handler(exchange, captures["file"]);

@@ -27,6 +27,10 @@ double seconds_of(const struct timespec& time) {
 
 }  // namespace
 
+net::Bytes shared_bytes(std::span<const std::byte> bytes) {
+  return std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 std::string random_id() {
   std::random_device device;
   std::string id;

@@ -1,5 +1,5 @@
-// Pictures and clips that were made, for as long as the server keeps them: in memory up to a number of bytes and
-// for a time, and in a folder too where there is one, which is the truth after a restart.
+// Pictures and clips that were made, for as long as the server keeps them: in memory up to a number of bytes
+// and for a time, and in a folder too where there is one, which is the truth after a restart.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,7 @@ struct Picture {
   std::size_t size = 0;   // of the file
   double created = 0;     // seconds since 1970
   std::string model;
-  std::string client;     // whose it is; empty: everybody's, as those that a folder had at the start
+  std::string client;         // whose it is; empty: everybody's, as those that a folder had at the start
   generate::Request request;  // complete
   std::int64_t frames = 1;
 
@@ -36,6 +37,9 @@ struct Picture {
 
 using PicturePointer = std::shared_ptr<const Picture>;
 Json picture_json(const Picture& picture);
+
+// Of an encoder, to be sent.
+net::Bytes shared_bytes(std::span<const std::byte> bytes);
 
 // 32 hexadecimal digits of the system's randomness.
 std::string random_id();
@@ -79,7 +83,7 @@ class Pictures {
 
   Options options_;
   std::map<std::string, PicturePointer, std::less<>> all_;
-  std::deque<std::string> order_;  // oldest first
+  std::deque<std::string> order_;            // oldest first
   std::map<std::string, std::string> made_;  // key to id
   std::map<std::string, std::string> keys_;  // id to key
   std::size_t held_ = 0;

@@ -14,10 +14,6 @@ namespace {
 
 using generate::Request;
 
-net::Bytes bytes_of(const std::vector<std::byte>& bytes) {
-  return std::make_shared<const std::string>(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
 // Of images: what must be equal to be made together. Classes, prompts and seeds may differ.
 std::string key_of(std::size_t model, const generate::Job& job) {
   if (job.clip) return {};
@@ -86,8 +82,8 @@ void Queue::check_limits(const generate::Job& job, std::size_t model) const {
       throw too_much("prompt", "--most-prompt-bytes", limits_.prompt_bytes, item.subject().size());
   if (const auto seconds = seconds_of(backend().macs(model, job)); seconds && *seconds > limits_.seconds)
     throw ApiError(400, "too_expensive",
-                   detail::concat("expected work of at most ", limits_.seconds, " s (pom serve --most-seconds), got ",
-                                  std::round(*seconds), " s"),
+                   detail::concat("expected work of at most ", limits_.seconds,
+                                  " s (pom serve --most-seconds), got ", std::round(*seconds), " s"),
                    "steps");
 }
 
@@ -123,9 +119,10 @@ void Queue::submit(const JobPointer& job, bool fresh) {
   if (own >= limits_.waiting_a_client || all >= limits_.waiting) {
     const bool client_full = own >= limits_.waiting_a_client;
     ApiError error(client_full ? 429 : 503, client_full ? "client_queue_full" : "queue_full",
-                   client_full ? detail::concat("expected at most ", limits_.waiting_a_client,
-                                                " jobs of a client to wait, got one more")
-                               : detail::concat("expected at most ", limits_.waiting, " jobs to wait, got one more"));
+                   client_full
+                       ? detail::concat("expected at most ", limits_.waiting_a_client,
+                                        " jobs of a client to wait, got one more")
+                       : detail::concat("expected at most ", limits_.waiting, " jobs to wait, got one more"));
     error.retry_after = std::max(1.0, seconds_of(job->macs).value_or(1));
     throw error;
   }
@@ -162,8 +159,9 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
   auto batch = std::make_shared<Batch>();
   batch->device = device, batch->model = lead->model;
   const std::int64_t most =
-      lead->key.empty() ? std::ssize(lead->items)
-                        : std::max<std::int64_t>(1, devices_[device].device.backend->good_batch(lead->model, lead->job));
+      lead->key.empty()
+          ? std::ssize(lead->items)
+          : std::max<std::int64_t>(1, devices_[device].device.backend->good_batch(lead->model, lead->job));
   turn_ = clients.front()->had;
   // A picture of each client in turn, as long as there is room.
   for (bool more = true; more && std::ssize(batch->pieces) < most;) {
@@ -245,7 +243,7 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
     for (generate::Frames& some : all)
       pool_.add([this, tell, batch, step, item = static_cast<std::size_t>(some.item),
                  image = std::move(some.images.front())] {
-        const net::Bytes png = bytes_of(io::encode_png(image));
+        const net::Bytes png = shared_bytes(io::encode_png(image));
         tell([this, batch, step, item, png] {
           const Piece& piece = batch->pieces[item];
           if (listener_.on_preview && piece.job->previews && !piece.job->over())
@@ -269,7 +267,8 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
     failure.retry = false;
     tell([this, batch, failure] { failed(batch, failure); });
   }
-  // After what the pool still has of it, which is in order: pieces that are made are told of by then or later.
+  // After what the pool still has of it, which is in order: pieces that are made are told of by then or
+  // later.
   tell([this, batch] { ended(batch); });
 }
 
@@ -288,7 +287,7 @@ void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::v
         picture->bytes = std::make_shared<const std::string>(std::move(file.bytes));
         picture->extension = file.extension;
       } else {
-        picture->bytes = bytes_of(io::encode_png(frames.front(), text));
+        picture->bytes = shared_bytes(io::encode_png(frames.front(), text));
         picture->extension = "png";
       }
       picture->id = random_id(), picture->created = now_seconds(), picture->size = picture->bytes->size();
@@ -326,10 +325,10 @@ void Queue::heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::i
   for (ServedJob* const job : jobs) {
     if (job->over()) continue;
     const std::int64_t each = job->all_evaluations / std::ssize(job->items);
-    const auto own = std::ranges::count_if(batch->pieces, [&](const Piece& p) {
-      return p.job.get() == job && !job->items[p.item].picture;
-    });
-    job->evaluations = std::min(job->all_evaluations, job->made() * each + own * (done * each / std::max<std::int64_t>(1, total)));
+    const auto own = std::ranges::count_if(
+        batch->pieces, [&](const Piece& p) { return p.job.get() == job && !job->items[p.item].picture; });
+    job->evaluations = std::min(job->all_evaluations,
+                                job->made() * each + own * (done * each / std::max<std::int64_t>(1, total)));
     if (listener_.on_change) listener_.on_change(*job);
   }
 }
@@ -339,7 +338,8 @@ void Queue::made(const Piece& piece, PicturePointer picture, const std::optional
   if (job.over()) return;
   const ModelInfo& model = backend().models().at(job.model);
   if (job.keep)
-    pictures_.add(picture, job.job.clip ? std::string() : model.sha256 + generate::request_json(picture->request));
+    pictures_.add(picture,
+                  job.job.clip ? std::string() : model.sha256 + generate::request_json(picture->request));
   pictures_.forget_old(now_seconds());
   job.items[piece.item].picture = picture;
   if (job.reproduces && image) {
@@ -397,7 +397,8 @@ void Queue::forget_old() {
     over_.erase(over_.begin());
   }
   // Those who have nothing here any more need no place: who comes again begins where the others are.
-  std::erase_if(clients_, [&](const auto& entry) { return entry.second.jobs.empty() && entry.second.had <= turn_; });
+  std::erase_if(clients_,
+                [&](const auto& entry) { return entry.second.jobs.empty() && entry.second.had <= turn_; });
 }
 
 void Queue::cancel(const JobPointer& job, const char* reason) {
@@ -405,7 +406,8 @@ void Queue::cancel(const JobPointer& job, const char* reason) {
   job->error.emplace(499, reason, "cancelled");
   finish(*job, JobState::cancelled);
   for (Running& device : devices_)
-    if (device.batch && std::ranges::all_of(device.batch->pieces, [](const Piece& p) { return p.job->over(); }))
+    if (device.batch &&
+        std::ranges::all_of(device.batch->pieces, [](const Piece& p) { return p.job->over(); }))
       device.batch->stop = true;
 }
 
@@ -459,7 +461,9 @@ std::optional<double> Queue::seconds_left(const ServedJob& job) const {
   if (job.over() || seconds_a_mac_ == 0) return std::nullopt;
   const auto left_of = [](const ServedJob& one) {
     const double all = one.macs * static_cast<double>(one.items.size());
-    const double share = one.all_evaluations == 0 ? 1 : static_cast<double>(one.evaluations) / static_cast<double>(one.all_evaluations);
+    const double share = one.all_evaluations == 0 ? 1
+                                                  : static_cast<double>(one.evaluations) /
+                                                        static_cast<double>(one.all_evaluations);
     return all * (1 - share);
   };
   double macs = left_of(job);
@@ -470,10 +474,12 @@ std::optional<double> Queue::seconds_left(const ServedJob& job) const {
 }
 
 std::int64_t Queue::waiting() const {
-  return std::ranges::count_if(jobs_, [](const auto& entry) { return entry.second->state == JobState::queued; });
+  return std::ranges::count_if(jobs_,
+                               [](const auto& entry) { return entry.second->state == JobState::queued; });
 }
 std::int64_t Queue::running() const {
-  return std::ranges::count_if(jobs_, [](const auto& entry) { return entry.second->state == JobState::running; });
+  return std::ranges::count_if(jobs_,
+                               [](const auto& entry) { return entry.second->state == JobState::running; });
 }
 
 bool Queue::stuck(double now) const {
@@ -486,14 +492,12 @@ bool Queue::stuck(double now) const {
 Json job_json(const ServedJob& job, const Queue& queue) {
   Json items = Json::array();
   for (const JobItem& item : job.items) {
-    Json one = {{"seed", item.request.own_seed()},
-                {"subject", item.request.subject()},
-                {"width", *item.request.width},
-                {"height", *item.request.height},
-                {"frames", job.job.frames},
-                {"picture", nullptr}};
+    Json one = {{"seed", item.request.own_seed()}, {"subject", item.request.subject()},
+                {"width", *item.request.width},    {"height", *item.request.height},
+                {"frames", job.job.frames},        {"picture", nullptr}};
     if (item.picture)
-      one["picture"] = {{"id", item.picture->id}, {"url", item.picture->url()}, {"type", item.picture->type()}};
+      one["picture"] = {
+          {"id", item.picture->id}, {"url", item.picture->url()}, {"type", item.picture->type()}};
     items.push_back(std::move(one));
   }
   const auto time = [](double seconds) { return seconds == 0 ? Json(nullptr) : Json(seconds); };
@@ -512,11 +516,11 @@ Json job_json(const ServedJob& job, const Queue& queue) {
                {"reproduces", nullptr},
                {"error", nullptr}};
   if (job.reproduces)
-    json["reproduces"] = {{"picture", job.reproduces->picture.empty() ? Json(nullptr) : Json(job.reproduces->picture)},
-                          {"agrees", job.reproduces->agrees ? Json(*job.reproduces->agrees) : Json(nullptr)},
-                          {"different_pixels", job.reproduces->different}};
-  if (job.error)
-    json["error"] = {{"message", job.error->message}, {"code", job.error->code}};
+    json["reproduces"] = {
+        {"picture", job.reproduces->picture.empty() ? Json(nullptr) : Json(job.reproduces->picture)},
+        {"agrees", job.reproduces->agrees ? Json(*job.reproduces->agrees) : Json(nullptr)},
+        {"different_pixels", job.reproduces->different}};
+  if (job.error) json["error"] = {{"message", job.error->message}, {"code", job.error->code}};
   return json;
 }
 

@@ -1,9 +1,10 @@
 // The one queue of all routes: who is next, what is made together, who may leave. All of it lives on the
-// server's thread (`post` brings other threads there), so nothing here is locked, and a test can be that thread.
+// server's thread (`post` brings other threads there), so nothing here is locked, and a test can be that
+// thread.
 //
-// Clients take turns by the work that they have had (multiply-adds), each client's jobs in their order. When a
-// device is free, the client whose turn it is gives the settings, and waiting pictures of the same settings fill
-// the batch, clients in turn. Nothing waits for more.
+// Clients take turns by the work that they have had (multiply-adds), each client's jobs in their order. When
+// a device is free, the client whose turn it is gives the settings, and waiting pictures of the same settings
+// fill the batch, clients in turn. Nothing waits for more.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ using Post = std::function<void(std::function<void()>)>;
 struct QueueLimits {
   std::int64_t waiting = 64, waiting_a_client = 8;  // jobs
   std::int64_t items = 10, steps = 250, pixels = 1024 * 1024, frames = 10'000, prompt_bytes = 2000;
-  double seconds = 600;  // of a job, as forecast
+  double seconds = 600;         // of a job, as forecast
   std::size_t kept_jobs = 256;  // that are over, to be asked about
 };
 
@@ -60,8 +61,8 @@ class Queue {
   JobPointer find(std::string_view id) const;
   std::vector<JobPointer> jobs_of(const std::string& client) const;  // newest first
   std::vector<JobPointer> all() const;
-  std::int64_t position(const ServedJob& job) const;                 // 1: the next one
-  std::optional<double> seconds_left(const ServedJob& job) const;    // until it is done, by the speed so far
+  std::int64_t position(const ServedJob& job) const;               // 1: the next one
+  std::optional<double> seconds_left(const ServedJob& job) const;  // until it is done, by the speed so far
   std::optional<double> seconds_of(double macs) const;
 
   std::int64_t waiting() const, running() const;
@@ -101,7 +102,8 @@ class Queue {
   std::vector<Client*> by_turn();
   void start(std::size_t device, std::shared_ptr<Batch> batch);
   void run(std::shared_ptr<Batch> batch, Device device);  // on the worker
-  void store(const std::shared_ptr<Batch>& batch, std::size_t piece, std::vector<io::Image> frames);  // likewise
+  void store(const std::shared_ptr<Batch>& batch, std::size_t piece,
+             std::vector<io::Image> frames);  // likewise
   void heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::int64_t total);
   void made(const Piece& piece, PicturePointer picture, const std::optional<io::Image>& image);
   void failed(const std::shared_ptr<Batch>& batch, const ApiError& error);
@@ -120,7 +122,7 @@ class Queue {
   std::vector<JobPointer> over_;  // in the order of their ends
   std::uint64_t next_number_ = 1, evaluations_ = 0;
   double seconds_a_mac_ = 0, seconds_an_evaluation_ = 0;  // of late
-  double turn_ = 0;           // what the client whose turn it was last has had
+  double turn_ = 0;                                       // what the client whose turn it was last has had
   bool draining_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

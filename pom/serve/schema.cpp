@@ -89,7 +89,8 @@ Json property_of(const BoundField& bound, const ModelInfo& model) {
   if (std::isfinite(field.most)) narrow(property, "maximum", field.most, true);
   if (!field.choices.empty()) property[field.closed ? "enum" : "examples"] = field.choices;
   if (field.name == "class" && !model.classes.empty()) property["examples"] = model.classes;
-  if (const Json value = std::visit([](const auto& v) { return default_of(v); }, bound.value); !value.is_null())
+  if (const Json value = std::visit([](const auto& v) { return default_of(v); }, bound.value);
+      !value.is_null())
     property["default"] = value;
   property["x-group"] = field.group;
   return property;
@@ -120,15 +121,16 @@ Json request_schema(const Backend& backend, std::size_t model, const QueueLimits
                   {"x-group", field.group}};
     if (field.name == "count") narrow(property, "maximum", static_cast<double>(limits.items), true);
     if (field.name == "steps") narrow(property, "maximum", static_cast<double>(limits.steps), true);
-    if (field.name == "dtype") property["enum"] = {*backend.defaults(model).dtype};
-    if (field.name == "cfg_scale" || field.name == "omega") property["x-important"] = field.name == "cfg_scale";
+    if (field.name == "dtype") property["enum"] = Json::array({*backend.defaults(model).dtype});
+    if (field.name == "cfg_scale" || field.name == "omega")
+      property["x-important"] = field.name == "cfg_scale";
     properties[std::string(field.name)] = std::move(property);
   }
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", info.id},
           {"type", "object"},
           {"additionalProperties", false},
-          {"required", {info.text ? "prompt" : "class"}},
+          {"required", Json::array({info.text ? "prompt" : "class"})},
           {"properties", std::move(properties)}};
 }
 

@@ -39,7 +39,9 @@ std::string time_text() {
 
 struct Server::Impl {
   explicit Impl(ServeOptions&& given)
-      : options(std::move(given)), access(options.hosts, options.origins), pictures({options.result_bytes, options.result_seconds, options.gallery}) {}
+      : options(std::move(given)),
+        access(options.hosts, options.origins),
+        pictures({options.result_bytes, options.result_seconds, options.gallery}) {}
 
   ServeOptions options;
   net::Access access;
@@ -66,15 +68,18 @@ struct Server::Impl {
                                 shown(request.headers.get("Host")));
     if (auto preflight = access.preflight(request)) return preflight;
     if (!access.origin_allowed(request))
-      return error_response(403, "cross_origin", "Origin: expected a page of this server (pom serve --allow-origin)");
+      return error_response(403, "cross_origin",
+                            "Origin: expected a page of this server (pom serve --allow-origin)");
     if (options.keys.empty() || needs_no_key(request.path)) return std::nullopt;
-    const net::KeyCheck check = net::check_key(request, options.keys, attempts, std::chrono::steady_clock::now());
+    const net::KeyCheck check =
+        net::check_key(request, options.keys, attempts, std::chrono::steady_clock::now());
     if (check.verdict == net::KeyVerdict::right) return std::nullopt;
     if (check.verdict == net::KeyVerdict::too_many)
       return error_response(429, "too_many_attempts", "too many wrong keys from this address; wait a minute");
-    net::HttpResponse response = error_response(
-        401, "invalid_api_key",
-        check.verdict == net::KeyVerdict::missing ? "a key is needed: Authorization: Bearer KEY" : "the key is not one of this server's");
+    net::HttpResponse response = error_response(401, "invalid_api_key",
+                                                check.verdict == net::KeyVerdict::missing
+                                                    ? "a key is needed: Authorization: Bearer KEY"
+                                                    : "the key is not one of this server's");
     response.headers.set("WWW-Authenticate", "Bearer");
     response.delay = milliseconds(100);
     return response;
@@ -121,9 +126,8 @@ struct Server::Impl {
     http_options.head_time = ms(options.head_seconds), http_options.body_time = ms(options.body_seconds);
     http_options.idle_time = ms(options.idle_seconds), http_options.write_time = ms(options.write_seconds);
     http_options.connections = options.connections;
-    http_options.on_answer = [this](const net::HttpRequest& request, int status, std::uint64_t bytes, double seconds) {
-      answered(request, status, bytes, seconds);
-    };
+    http_options.on_answer = [this](const net::HttpRequest& request, int status, std::uint64_t bytes,
+                                    double seconds) { answered(request, status, bytes, seconds); };
     http_options.on_failure = [this](std::string_view id, std::string_view what) {
       if (options.log) options.log(detail::concat(time_text(), " failure ", id, " ", shown(what, 500)));
     };
@@ -133,14 +137,19 @@ struct Server::Impl {
   void answered(const net::HttpRequest& request, int status, std::uint64_t bytes, double seconds) {
     const bool known = ready.load(std::memory_order_acquire);
     const std::string route = known ? std::string(router->pattern_of(request)) : "other";
-    metrics.counter("pom_requests_total", "requests, by route and status", {{"route", route}, {"status", std::to_string(status)}}).add();
-    metrics.histogram("pom_request_seconds", "from the end of a request's head to the end of its answer",
-                      {0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300}, {{"route", route}})
+    metrics
+        .counter("pom_requests_total", "requests, by route and status",
+                 {{"route", route}, {"status", std::to_string(status)}})
+        .add();
+    metrics
+        .histogram("pom_request_seconds", "from the end of a request's head to the end of its answer",
+                   {0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 300}, {{"route", route}})
         .observe(seconds);
     if (!options.log) return;
     const double rounded = std::round(seconds * 1e4) / 1e4;
     options.log(detail::concat(time_text(), " ", request.number, " ", request.client, " ",
-                               request.method.empty() ? "-" : shown(request.method, 16), " ", route, " ", status, " ", bytes, " ", rounded));
+                               request.method.empty() ? "-" : shown(request.method, 16), " ", route, " ",
+                               status, " ", bytes, " ", rounded));
   }
 
   void assemble() {
@@ -156,22 +165,26 @@ struct Server::Impl {
     QueueListener listener;
     listener.on_change = [this](const ServedJob& job) {
       if (job.state == JobState::running && job.evaluations == 0)
-        metrics.histogram("pom_queue_seconds", "that jobs waited", {0.001, 0.01, 0.1, 1, 10, 60, 600}).observe(job.started - job.created);
+        metrics.histogram("pom_queue_seconds", "that jobs waited", {0.001, 0.01, 0.1, 1, 10, 60, 600})
+            .observe(job.started - job.created);
       api->job_changed(job);
     };
-    listener.on_preview = [this](const ServedJob& job, std::int64_t item, std::int64_t step, const net::Bytes& png) {
-      api->preview(job, item, step, png);
-    };
+    listener.on_preview = [this](const ServedJob& job, std::int64_t item, std::int64_t step,
+                                 const net::Bytes& png) { api->preview(job, item, step, png); };
     listener.on_batch = [this](const ServedJob&, std::int64_t count, double) {
-      metrics.histogram("pom_batch_pictures", "pictures that were made together", {1, 2, 4, 8, 16, 32, 64}).observe(static_cast<double>(count));
+      metrics.histogram("pom_batch_pictures", "pictures that were made together", {1, 2, 4, 8, 16, 32, 64})
+          .observe(static_cast<double>(count));
     };
     queue = std::make_unique<Queue>(devices, *pool, pictures, post, options.limits, listener);
     Live::Hooks hooks;
     hooks.on_change = [this](const LiveStream& stream) { api->stream_changed(stream); };
     hooks.on_block = [this] { metrics.counter("pom_stream_blocks_total", "blocks of live streams").add(); };
-    hooks.on_dropped = [this] { metrics.counter("pom_frames_dropped_total", "frames that viewers were too slow for").add(); };
+    hooks.on_dropped = [this] {
+      metrics.counter("pom_frames_dropped_total", "frames that viewers were too slow for").add();
+    };
     hooks.on_late = [this](double seconds) {
-      metrics.counter("pom_stream_late_seconds_total", "that live streams were behind their clocks").add(seconds);
+      metrics.counter("pom_stream_late_seconds_total", "that live streams were behind their clocks")
+          .add(seconds);
     };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };
     live = std::make_unique<Live>(devices, *pool, post, post_after, options.live, options.limits, hooks);
@@ -180,22 +193,25 @@ struct Server::Impl {
     std::vector<net::Route> routes = api->routes();
     for (net::Route& route : page_routes(options.page)) routes.push_back(std::move(route));
     for (net::Route& route : own_routes()) routes.push_back(std::move(route));
-    router = std::make_unique<net::Router>(std::move(routes), [](int status, std::string_view code, std::string_view message) {
-      return error_response(status, code, message);
-    });
-    metrics.measured("process_resident_memory_bytes", "memory of the process", [] { return net::resident_memory_bytes(); });
+    router = std::make_unique<net::Router>(std::move(routes),
+                                           [](int status, std::string_view code, std::string_view message) {
+                                             return error_response(status, code, message);
+                                           });
+    metrics.measured("process_resident_memory_bytes", "memory of the process",
+                     [] { return net::resident_memory_bytes(); });
     metrics.gauge("pom_build_info", "what this is", {{"version", std::string(build_info().version)}}).set(1);
   }
 
   std::vector<net::Route> own_routes() {
-    return {{"GET", "/health", "whether it works",
-             [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) { health(exchange); }},
-            {"GET", "/metrics", "numbers for Prometheus",
-             [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) { show_metrics(exchange); }},
-            {"GET", "/openapi.json", "this interface",
-             [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) {
-               exchange->answer(json_response(openapi(*router, queue->backend(), queue->limits())));
-             }}};
+    return {
+        {"GET", "/health", "whether it works",
+         [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) { health(exchange); }},
+        {"GET", "/metrics", "numbers for Prometheus",
+         [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) { show_metrics(exchange); }},
+        {"GET", "/openapi.json", "this interface",
+         [this](std::shared_ptr<net::Exchange> exchange, const net::Captures&) {
+           exchange->answer(json_response(openapi(*router, queue->backend(), queue->limits())));
+         }}};
   }
 
   void health(const std::shared_ptr<net::Exchange>& exchange) {
@@ -218,7 +234,8 @@ struct Server::Impl {
     jobs("queued", queue->waiting()), jobs("running", queue->running());
     metrics.gauge("pom_viewers", "of live streams").set(static_cast<double>(live->viewers()));
     metrics.gauge("pom_connections", "open ones").set(static_cast<double>(http->connections()));
-    metrics.gauge("pom_evaluations", "of networks, since the start").set(static_cast<double>(queue->evaluations()));
+    metrics.gauge("pom_evaluations", "of networks, since the start")
+        .set(static_cast<double>(queue->evaluations()));
     metrics.gauge("pom_result_bytes", "of pictures in memory").set(static_cast<double>(pictures.bytes()));
     net::HttpResponse response;
     response.headers.set("Content-Type", std::string(net::Metrics::content_type));
@@ -246,9 +263,9 @@ struct Server::Impl {
 Server::Server(ServeOptions options, const std::function<std::vector<std::unique_ptr<Backend>>()>& backends)
     : impl_(std::make_unique<Impl>(std::move(options))) {
   Impl& impl = *impl_;
-  impl.http = std::make_unique<net::HttpServer>(impl.http_options(), [&impl](std::shared_ptr<net::Exchange> exchange) {
-    impl.handle(std::move(exchange));
-  });
+  impl.http = std::make_unique<net::HttpServer>(
+      impl.http_options(),
+      [&impl](std::shared_ptr<net::Exchange> exchange) { impl.handle(std::move(exchange)); });
   impl.backends = backends();
   impl.assemble();
   impl.ready.store(true, std::memory_order_release);

@@ -17,7 +17,7 @@ namespace pom::serve {
 struct ServeOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
-  net::KeySet keys = {};                          // empty: nobody is asked for one
+  net::KeySet keys = {};                              // empty: nobody is asked for one
   std::vector<std::string> hosts = {}, origins = {};  // allowed beside our own
   std::filesystem::path gallery = {}, page = {};
   QueueLimits limits = {};
