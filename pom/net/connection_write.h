@@ -1,7 +1,6 @@
 // Private to http_server.cpp: how a connection writes answers. See connection.h.
 #pragma once
 
-#include <array>
 #include <boost/asio/buffer.hpp>
 #include <cstdio>
 #include <ctime>

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <netinet/tcp.h>
 #include <random>
 #include <thread>
 
@@ -71,6 +72,16 @@ HttpResponse plain_error(int status, std::string_view code, std::string_view mes
   body += ", \"code\": ";
   io::detail::append_json_string(body, code);
   return {status, {{"Content-Type", "application/json"}}, body + "}}\n", {}};
+}
+
+// A machine that loses its power or its network says no goodbye: whoever answers nothing for a minute is
+// gone.
+void notice_vanished_peer(int socket) {
+  const int on = 1, idle_seconds = 30, pause_seconds = 10, attempts = 3;
+  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof idle_seconds);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &pause_seconds, sizeof pause_seconds);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &attempts, sizeof attempts);
 }
 
 void check_options(const ServerOptions& options) {
@@ -168,6 +179,7 @@ struct HttpServer::Impl final : ConnectionHost {
     const Tcp::endpoint peer = socket.remote_endpoint(error);
     if (error) return;  // gone already
     socket.set_option(Tcp::no_delay(true), error);
+    notice_vanished_peer(socket.native_handle());
     const asio::ip::address address = plain_address(peer.address());
     const std::string client = address.to_string();
     admit(Connection::Socket(std::move(socket)), client, address.is_loopback() ? std::string() : client);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <sys/stat.h>
@@ -91,7 +92,9 @@ inline void listen_on_name(asio::io_context& io, const std::string& host, std::u
   Tcp::resolver resolver(io);
   const auto found = resolver.resolve(host, std::to_string(port), Tcp::resolver::passive, error);
   if (error) refuse(host, error);
+  std::set<Tcp::endpoint> seen;  // a name may have an address twice
   for (const auto& entry : found) {
+    if (!seen.insert(entry.endpoint()).second) continue;
     Tcp::acceptor acceptor(io);
     Tcp::endpoint endpoint = entry.endpoint();
     // With a port of the system's choice, the further addresses of a name take the first one's.

@@ -58,7 +58,7 @@ TARGETS = {
     "clip": Target(300, [f"tests/hostile/clips/*.{kind}" for kind in ("avi", "gif", "mp4", "webm", "y4m")]),
     "config": Target(2000, ["tests/hostile/config/*.json", "assets/*/config.json"]),
     "form": Target(300, ["tests/hostile/forms/*.txt"]),
-    "http": Target(900, ["tests/hostile/http/*.txt"]),
+    "http": Target(600, ["tests/hostile/http/*.txt"]),
     "npy": Target(400, ["tests/hostile/arrays/*.npy"]),
     "npz": Target(450, ["tests/hostile/arrays/*.npz"]),
     "picture": Target(650, ["tests/golden/pictures/*.png", "tests/golden/pictures/*.jpg"]),

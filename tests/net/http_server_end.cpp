@@ -190,7 +190,8 @@ TEST(CutClients, LeaveNothingBehind) {
   std::vector<std::shared_ptr<Exchange>> queue;
   HttpServer server({}, [&](const std::shared_ptr<Exchange>& exchange) {
     ++jobs;
-    exchange->on_gone([&, token = alive.one()] { ++gone; });
+    // Each holds what holds it: whatever the end, the server lets go.
+    exchange->on_gone([&, exchange, token = alive.one()] { ++gone; });
     if (exchange->request().path == "/stream") {
       const std::shared_ptr<BodyStream> stream = exchange->stream(200, {});
       stream->on_drained([stream, token = alive.one()] { stream->write(bytes(std::string(10'000, 'x'))); });

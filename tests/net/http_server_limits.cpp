@@ -1,4 +1,4 @@
-// Tests of the server's limits: of bytes, of time, of connections. Times are short here and the limits the
+// Tests of the server's limits: of bytes and of time. Times are short here and the limits the
 // same.
 #include "tests/net/net_support.h"
 #include <algorithm>
@@ -69,9 +69,10 @@ TEST(Limits, AnAnswerComesThroughThoughTheClientStillSends) {
   Client client(server.port());
   client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n");
   const std::string piece(1 << 20, 'x');
-  for (int i = 0; i < 20; ++i)
-    if (!client.send(piece)) break;
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(client.send(piece));
   EXPECT_EQ(client.reply().status, 413);
+  EXPECT_TRUE(client.closed());
+  EXPECT_FALSE(client.was_reset());
 }
 
 TEST(Limits, AMillionChunksOfOneByte) {
@@ -122,7 +123,7 @@ TEST(Deadlines, OfTheWholeHead) {
 }
 
 TEST(Deadlines, OfTheHeadOfALaterRequestAndOfIdleConnections) {
-  HttpServer server({.head_time = 150ms, .idle_time = 400ms}, echo);
+  HttpServer server({.head_time = 150ms, .idle_time = 1200ms}, echo);
   Client slow(server.port()), idle(server.port());
   for (Client* each : {&slow, &idle}) {
     each->send(get("/"));
@@ -133,8 +134,9 @@ TEST(Deadlines, OfTheHeadOfALaterRequestAndOfIdleConnections) {
   slow.send("GET / HT");
   EXPECT_EQ(slow.reply().status, 408);
   EXPECT_GE(seconds_since(start), 0.35);
+  EXPECT_LT(seconds_since(start), 1.1);
   EXPECT_TRUE(idle.closed());
-  EXPECT_GE(seconds_since(start), 0.3);
+  EXPECT_GE(seconds_since(start), 1.1);
 }
 
 TEST(Deadlines, OfTheWholeBody) {
@@ -237,140 +239,6 @@ TEST(Limits, AStreamWithTooMuchWaitingIsClosed) {
   producer.join();
   EXPECT_GE(written, 10);
   EXPECT_TRUE(eventually([&] { return server.connections() == 0; }));
-}
-
-// ---- connections ----
-
-TEST(Connections, WhenFullTheOneThatWaitsLongestGoes) {
-  std::mutex mutex;
-  std::shared_ptr<Exchange> job;
-  HttpServer server({.connections = 4}, [&](const std::shared_ptr<Exchange>& exchange) {
-    const std::lock_guard guard(mutex);
-    if (exchange->request().path == "/job")
-      job = exchange;
-    else
-      echo(exchange);
-  });
-  Client working(server.port());
-  working.send(get("/job"));
-  ASSERT_TRUE(eventually([&] {
-    const std::lock_guard guard(mutex);
-    return job != nullptr;
-  }));
-  Client oldest(server.port());
-  ASSERT_TRUE(eventually([&] { return server.connections() == 2; }));
-  Client half(server.port());
-  half.send("GET / HT");
-  ASSERT_TRUE(eventually([&] { return server.connections() == 3; }));
-  Client third(server.port());
-  ASSERT_TRUE(eventually([&] { return server.connections() == 4; }));
-  EXPECT_EQ(ask(server.port(), get("/")).body, "GET / 0");  // the fifth
-  EXPECT_TRUE(oldest.closed());
-  half.send("TP/1.1\r\nHost: a\r\n\r\n");
-  EXPECT_EQ(half.reply().status, 200);
-  {
-    const std::lock_guard guard(mutex);
-    echo(job);
-  }
-  EXPECT_EQ(working.reply().body, "GET /job 0");
-}
-
-TEST(Connections, WhenAllWorkTheNewOneIsTurnedAway) {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<Exchange>> jobs;
-  HttpServer server({.connections = 2}, [&](const std::shared_ptr<Exchange>& exchange) {
-    const std::lock_guard guard(mutex);
-    jobs.push_back(exchange);
-  });
-  Client first(server.port()), second(server.port());
-  first.send(get("/1"));
-  second.send(get("/2"));
-  ASSERT_TRUE(eventually([&] {
-    const std::lock_guard guard(mutex);
-    return jobs.size() == 2;
-  }));
-  Client third(server.port());
-  const Reply reply = third.reply();
-  EXPECT_EQ(reply.status, 503);
-  EXPECT_TRUE(third.closed());
-  {
-    const std::lock_guard guard(mutex);
-    for (const auto& each : jobs) echo(each);
-  }
-  EXPECT_EQ(first.reply().body, "GET /1 0");
-  EXPECT_EQ(second.reply().body, "GET /2 0");
-}
-
-TEST(Connections, LoopbackIsNoOneAddress) {
-  HttpServer server({.connections_an_address = 2}, echo);
-  std::vector<Client> clients;
-  for (int i = 0; i < 5; ++i) clients.emplace_back(server.port());
-  for (Client& each : clients) {
-    each.send(get("/"));
-    EXPECT_EQ(each.reply().status, 200);
-  }
-}
-
-// ---- all of it at once ----
-
-// Clients who send a byte now and then, and whoever asks meanwhile. Gives the slowest of the answers to him.
-double ask_beside_slow_heads(HttpServer& server, std::vector<Client>& slow,
-                             std::chrono::milliseconds duration) {
-  std::vector<double> seconds;
-  const auto end = TestClock::now() + duration;
-  while (TestClock::now() < end) {
-    for (Client& each : slow) each.send("x");
-    const auto start = TestClock::now();
-    EXPECT_EQ(ask(server.port(), get("/health")).status, 200);
-    seconds.push_back(seconds_since(start));
-    std::this_thread::sleep_for(10ms);
-  }
-  std::ranges::sort(seconds);
-  return seconds[seconds.size() * 9 / 10];
-}
-
-TEST(SlowClients, AreShedWhileOthersAreServed) {
-  constexpr int count = 200;
-  for (const bool deadline : {true, false}) {
-    HttpServer server({.head_time = deadline ? 400ms : 60'000ms}, echo);
-    std::vector<Client> slow;
-    for (int i = 0; i < count; ++i) slow.emplace_back(server.port()).send("GET /");
-    const double slowest = ask_beside_slow_heads(server, slow, 900ms);
-    EXPECT_LT(slowest, sanitized ? 0.5 : 0.05);
-    // Those who were told 408 linger for a second; the control keeps them all.
-    if (deadline)
-      EXPECT_TRUE(eventually([&] { return server.connections() == 0; }));
-    else
-      EXPECT_EQ(server.connections(), count);
-  }
-}
-
-TEST(SlowClients, ReadersOfStreamsWhoReadNothing) {
-  constexpr int count = 50;
-  std::mutex mutex;
-  std::vector<std::shared_ptr<BodyStream>> streams;
-  std::atomic<int> gone = 0;
-  HttpServer server({.write_time = 300ms, .stream_bytes = 4 << 20},
-                    [&](const std::shared_ptr<Exchange>& exchange) {
-                      if (exchange->request().path == "/health") return echo(exchange);
-                      exchange->on_gone([&] { ++gone; });
-                      const std::lock_guard guard(mutex);
-                      streams.push_back(exchange->stream(200, {}));
-                    });
-  std::vector<Client> readers;
-  for (int i = 0; i < count; ++i) readers.emplace_back(server.port()).send(get("/stream"));
-  ASSERT_TRUE(eventually([&] {
-    const std::lock_guard guard(mutex);
-    return streams.size() == count;
-  }));
-  const Bytes frame = bytes(std::string(64 << 10, 'x'));  // shared by all of them
-  EXPECT_TRUE(eventually([&] {
-    const std::lock_guard guard(mutex);
-    std::erase_if(streams, [&](const auto& each) { return !each->write(frame); });
-    return streams.empty();
-  }));
-  EXPECT_TRUE(eventually([&] { return gone == count; }));
-  EXPECT_EQ(ask(server.port(), get("/health")).status, 200);
 }
 
 }  // namespace

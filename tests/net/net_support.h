@@ -63,12 +63,8 @@ struct Reply {
 
 class Client {
  public:
-  explicit Client(std::uint16_t port, bool v6 = false)
+  explicit Client(std::uint16_t port, bool v6 = false, std::uint32_t v4_host = htonl(INADDR_LOOPBACK))
       : fd_(::socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in v4_address{};
-    v4_address.sin_family = AF_INET;
-    v4_address.sin_port = htons(port);
-    v4_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     sockaddr_in6 v6_address{};
     v6_address.sin6_family = AF_INET6;
     v6_address.sin6_port = htons(port);
@@ -76,8 +72,9 @@ class Client {
     if (v6)
       join(&v6_address, sizeof v6_address);
     else
-      join(&v4_address, sizeof v4_address);
+      join(port, v4_host);
   }
+  Client() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {}  // joins later
   explicit Client(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -90,6 +87,14 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  bool join(std::uint16_t port, std::uint32_t v4_host = htonl(INADDR_LOOPBACK)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = v4_host;
+    join(&address, sizeof address);
+    return joined_;
+  }
   bool joined() const { return joined_; }
   bool was_reset() const { return was_reset_; }
   int descriptor() const { return fd_; }

@@ -45,6 +45,9 @@ TEST(HeadScan, TheLimitIsExact) {
   EXPECT_EQ(scanned(plain, plain.size(), fits), 0);
   EXPECT_TRUE(fits.complete());
   EXPECT_EQ(scanned(plain, plain.size() - 1, over), 431);
+  HeadScan full;  // no byte more is waited for than there may be
+  EXPECT_FALSE(full.look(plain.substr(0, 9), 10));
+  EXPECT_TRUE(full.look(plain.substr(0, 10), 10));
 }
 
 TEST(HeadScan, RefusesAtTheFirstWrongByte) {
