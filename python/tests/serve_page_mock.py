@@ -144,7 +144,6 @@ class Mock:
         self.refusals = []  # (method, pattern, RefusalError), each used once
         self.seen = []  # (method, path, headers, body)
         self.open = {"events": 0, "frames": 0}  # connections
-        self.most_open = 0
         self.cut = threading.Event()  # ends all events and frames while it is set
         self.agrees = True
         threading.Thread(target=self.work, daemon=True).start()
@@ -448,7 +447,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Content-Security-Policy", CSP)
         if status in (429, 503):
-            self.send_header("Retry-After", "3")
+            self.send_header("Retry-After", "1")
         self.end_headers()
         self.wfile.write(data)
 
@@ -549,7 +548,6 @@ class Handler(BaseHTTPRequestHandler):
     def counted(self, kind, change):
         with self.mock.lock:
             self.mock.open[kind] += change
-            self.mock.most_open = max(self.mock.most_open, sum(self.mock.open.values()))
 
     def GET_events(self):  # noqa: N802
         mock, listener = self.mock, queue.Queue()
@@ -621,7 +619,7 @@ def serve(mock, port=0):
     handler = type("BoundHandler", (Handler,), {"mock": mock})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
 
 

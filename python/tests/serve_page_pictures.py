@@ -76,6 +76,12 @@ SHAPES = {
 }
 
 
+def bounce(at, least, most):
+    """A place on the way to and fro between two walls."""
+    way = (at - least) % (2 * (most - least))
+    return least + min(way, 2 * (most - least) - way)
+
+
 class Scene:
     """A shape on a background, both drawn by lot of the seed where the words do not say."""
 
@@ -102,9 +108,8 @@ class Scene:
     def pixels(self, frame=0, noise=0.0, lot=random):
         """Rows of RGB bytes; `noise` from 0, the picture, to 1."""
         side, rows = self.side, []
-        margin = side + 2 * self.size
-        cx = (self.x + self.step[0] * frame + self.size) % margin - self.size
-        cy = (self.y + self.step[1] * frame + self.size) % margin - self.size
+        cx = bounce(self.x + self.step[0] * frame, self.size, side - self.size)
+        cy = bounce(self.y + self.step[1] * frame, self.size, side - self.size)
         cos, sin = math.cos(self.turn) / self.size, math.sin(self.turn) / self.size
         for y in range(side):
             row = bytearray()

@@ -1,4 +1,4 @@
-// Elements without innerHTML: whatever a person wrote becomes a text node.
+// Elements by hand: whatever a person wrote becomes a text node, never HTML.
 
 export const $ = (id) => document.getElementById(id);
 

@@ -16,7 +16,9 @@ export function chips(legend, choices, chosen, changed = () => {}) {
     type: "radio", name, value, checked: String(value) === String(chosen), onchange: changed,
   }));
   const labels = choices.map(([, text], i) => h("label", { class: "chip" }, inputs[i], h("span", {}, text)));
-  const node = h("fieldset", { class: "field chips" }, h("legend", {}, legend), h("div", { class: "row" }, labels));
+  const row = h("div", { class: "row" }, labels);
+  row.style.setProperty("--letters", Math.max(...choices.map(([, text]) => text.length)));
+  const node = h("fieldset", { class: "field chips" }, h("legend", {}, legend), row);
   return {
     node,
     get focus() { return inputs.find((input) => input.checked) ?? inputs[0]; },
@@ -152,22 +154,23 @@ function mistake(name, field, part, required) {
 }
 
 export class Form {
-  // Builds itself into `place`. Fields in `omit` are not for this form.
-  constructor(place, schema, model, { omit = [], main = MAIN } = {}) {
+  // Builds itself into `place`, what is folded into `rest`. Fields in `omit` are not for this form.
+  constructor(place, rest, schema, model, omit = []) {
     this.schema = schema;
     this.parts = new Map();
     this.groups = new Map();
     const shown = [];
     for (const [name, field] of Object.entries(schema.properties)) {
       if (omit.includes(name)) continue;
-      const part = makeField(name, main.includes(name) ? { ...field, description: "" } : field, model);
+      const part = makeField(name, MAIN.includes(name) ? { ...field, description: "" } : field, model);
       part.node.dataset.param = name;
       this.parts.set(name, part);
       if (name !== "class") part.value = field.default ?? "";
-      if (main.includes(name)) shown.push(part.node);
+      if (MAIN.includes(name)) shown.push(part.node);
       else this.#group(field["x-group"] ?? "More", name).append(part.node);
     }
-    place.replaceChildren(...shown, ...this.groups.values());
+    place.replaceChildren(...shown);
+    rest.replaceChildren(...this.groups.values());
   }
 
   #group(title, name) {

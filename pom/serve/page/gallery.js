@@ -169,15 +169,12 @@ function fill(picture) {
   shown.style.setProperty("--w", picture.width);
   shown.style.setProperty("--h", picture.height);
   const place = pictures.indexOf(picture);
-  const close = button("Close", () => $("picture").close(), { class: "quiet close" });
-  const turns = h("div", { class: "turns" },
-    button("Newer", () => step(-1), { class: "quiet", disabled: place <= 0 }),
-    button("Older", () => step(1), { class: "quiet", disabled: place + 1 >= pictures.length }), close);
   $("picture").replaceChildren(
     h("div", { class: "easel" }, shown),
     h("div", { class: "label" },
-      h("h2", { id: "picture-title", tabindex: "-1" }, picture.subject),
-      facts(picture),
+      h("div", { class: "title" },
+        h("h2", { id: "picture-title", tabindex: "-1" }, picture.subject),
+        button("Close", () => $("picture").close(), { class: "quiet" })),
       h("div", { class: "actions" },
         button("Another seed", () => attempt(() => actions.again(picture)), { class: "primary" }),
         button("Use these settings", () => attempt(() => actions.use(picture))),
@@ -185,7 +182,10 @@ function fill(picture) {
         button("Download", () => attempt(() => download(picture))),
         button("Delete", (node) => erase(picture, node), { class: "danger" })),
       verdict,
-      turns));
+      facts(picture),
+      h("div", { class: "turns" },
+        button("Newer", () => step(-1), { class: "quiet", disabled: place <= 0 }),
+        button("Older", () => step(1), { class: "quiet", disabled: place + 1 >= pictures.length }))));
 }
 
 export async function open(id) {

@@ -119,12 +119,13 @@ class Card {
   }
 }
 
-// All that is under way, oldest last, and the newest of those that are not.
+// All that is under way, oldest last; where nothing is, or where it failed, the newest of the others.
 function shown() {
   const all = [...jobs.values()].filter((job) => !job.reproduces && !gone.has(job.id));
   all.sort((a, b) => b.created - a.created);
-  const rest = all.find((job) => !active(job));
-  return all.filter((job) => active(job) || job === rest);
+  const busy = all.filter(active), [rest] = all.filter((job) => !active(job));
+  if (rest && (!busy.length || rest.state === "failed")) busy.push(rest);
+  return busy;
 }
 
 export function show() {

@@ -9,6 +9,8 @@ import { $, announce, calm, h, noise, say, seconds } from "./dom.js";
 // Of a clip's fields, those that mean nothing to one without end.
 const OMIT = ["count", "frames", "stream", "prompt_at"];
 
+const hover = matchMedia("(hover: hover)");
+
 let models = [], form = null, view = null;
 let watched = null;  // the id
 let choosing = false;  // a new one, while others run
@@ -252,7 +254,8 @@ async function begin(event) {
     const made = await post("/pom/v1/streams", { model: form.model.id, ...form.values() });
     learn(streams, made);
     watch(made.id);
-    view.prompt.focus();
+    scrollTo(0, 0);
+    (hover.matches ? view.prompt : $("view")).focus({ preventScroll: true });  // no keyboard over the picture
   } catch (error) {
     if (!form.fail(error.param, reason(error))) say($("live-error"), reason(error));
   }
@@ -261,7 +264,7 @@ async function begin(event) {
 
 async function choose(model) {
   const schema = await json(`/pom/v1/schema?model=${encodeURIComponent(model.id)}`);
-  form = new Form($("live-fields"), schema, model, { omit: OMIT, main: ["prompt", "class", "seed"] });
+  form = new Form($("live-fields"), $("live-rest"), schema, model, OMIT);
   form.model = model;
   const prompt = form.parts.get("prompt");
   if (prompt && !prompt.value) prompt.value = model.examples?.[0] ?? "";
@@ -278,7 +281,8 @@ function buildStart() {
       pick ? h("div", { class: "field" }, h("label", { for: "live-model" }, "Model"), pick) : null,
       h("div", { id: "live-fields", class: "fields" }),
       h("p", { class: "error", id: "live-error", role: "alert" }),
-      h("button", { class: "primary wide", id: "live-begin", "data-testid": "live-start" }, "Start the stream")));
+      h("button", { class: "primary wide", id: "live-begin", "data-testid": "live-start" }, "Start the stream"),
+      h("div", { id: "live-rest", class: "rest" })));
 }
 
 function buildWatch() {

@@ -36,6 +36,7 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = view === "live" ? "Live · pom" : "pom";
+  if ($(view).hidden) scrollTo(0, 0);
   $("make").hidden = view !== "make";
   $("live").hidden = view !== "live";
   if (view === "live" && settled) live.show(id);
@@ -55,7 +56,7 @@ async function schemaOf(id) {
 async function choose(id) {
   const schema = await schemaOf(id);
   model = models.find((model) => model.id === id);
-  form = new Form($("make-fields"), schema, model);
+  form = new Form($("make-fields"), $("make-rest"), schema, model);
   say($("make-title"), model.makes === "clips" ? "Make a clip" : "Make a picture");
   const { makes, size: [width, height], frames } = model;
   say($("make-about"), `${makes} of ${frames > 1 ? `${frames} frames, ` : ""}${width}×${height} pixels`);
@@ -71,7 +72,7 @@ function forecast() {
     if (!form.schema.required?.every((name) => name in values)) return;
     try {
       const { seconds: time } = await post("/pom/v1/forecast", { model: model.id, ...values });
-      if (form === used) say($("make-cost"), `About ${seconds(time)}`);
+      if (form === used) say($("make-cost"), `≈ ${seconds(time)}`);
     } catch {
       // It is no more than a courtesy.
     }
@@ -111,6 +112,7 @@ function buildForm() {
   place.replaceChildren(
     h("div", {}, pick?.node, h("p", { class: "hint", id: "make-about" })),
     h("div", { id: "make-fields", class: "fields" }),
+    h("div", { id: "make-rest", class: "rest" }),
     h("p", { class: "error", id: "make-error", role: "alert" }),
     h("div", { class: "go" },
       h("button", { class: "primary", "data-testid": "make" }, "Make"),
