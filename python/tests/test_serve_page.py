@@ -325,6 +325,12 @@ def test_a_stream_moves(visit):
     assert here.wait(lambda: here.mock.open["frames"] == 1)
     left = here.frame()
     assert here.wait(lambda: here.frame() > left)
+    hide = "hidden => { window.isHidden = hidden; document.dispatchEvent(new Event('visibilitychange')); }"
+    here.page.evaluate("Object.defineProperty(document, 'hidden', { get: () => window.isHidden })")
+    here.page.evaluate(hide, True)
+    assert here.wait(lambda: here.mock.open["frames"] == 0)
+    here.page.evaluate(hide, False)
+    assert here.wait(lambda: here.mock.open["frames"] == 1)
 
 
 def test_a_prompt_is_highlighted_when_it_shows(visit):
@@ -441,6 +447,45 @@ def test_the_readers_take_any_pieces(visit):
     frames = [[1, 125, 0, 7], [2, 250, 1, 0], [3, 375, 1, 300]]
     records = [{"id": "4", "event": "job", "data": "{\n}"}, {"event": "x", "data": "y"}]
     assert got == [frames + records]
+
+
+def test_a_viewer_that_is_behind_skips(visit):
+    """Twenty frames at once, then one by one: what is more than two blocks old is not shown."""
+    here = visit()
+    drawn = here.page.evaluate(
+        """async () => {
+          const { Player } = await import("/assets/frames.js");
+          const canvas = new OffscreenCanvas(2, 2);
+          canvas.getContext("2d").fillRect(0, 0, 1, 1);
+          const png = await canvas.convertToBlob();
+          const image = new Uint8Array(await png.arrayBuffer());
+          const frame = (index) => {
+            const bytes = new Uint8Array(20 + image.length), head = new DataView(bytes.buffer);
+            head.setUint32(0, image.length, true);
+            head.setUint32(4, index, true);
+            head.setBigUint64(8, BigInt(index) * 50000n, true);
+            bytes.set(image, 20);
+            return bytes;
+          };
+          const body = new ReadableStream({
+            async start(stream) {
+              stream.enqueue(Uint8Array.from(Array.from({ length: 20 }, (_, i) => [...frame(i)]).flat()));
+              for (let i = 20; i < 24; i++) {
+                await new Promise((done) => setTimeout(done, 50));
+                stream.enqueue(frame(i));
+              }
+            },
+          });
+          window.fetch = async () => new Response(body);
+          const drawn = [];
+          const player = new Player({ draw: ({ index }) => drawn.push(index), ended: () => true, lost() {} });
+          player.start({ id: "x", fps: 20, block_frames: 2 });
+          await new Promise((done) => setTimeout(done, 900));
+          player.close();
+          return drawn;
+        }"""
+    )
+    assert drawn[0] >= 14 and drawn[-1] == 23 and drawn == sorted(drawn)
 
 
 @pytest.mark.parametrize("width", [320, 1920])

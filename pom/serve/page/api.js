@@ -1,5 +1,5 @@
 // Calls of the server, with its key where it has one, and its errors.
-import { $, say } from "./dom.js";
+import { $, calm, say } from "./dom.js";
 
 const kept = "pom-key";
 let key = sessionStorage.getItem(kept) ?? "";
@@ -91,12 +91,12 @@ export function media(picture, subject, controls = false) {
     node.loop = node.muted = node.playsInline = true;
     node.controls = controls;
     node.setAttribute("aria-label", subject);
-    node.autoplay = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    node.autoplay = !calm.matches;
   } else {
     node.alt = subject;
     node.decoding = "async";
   }
   node.dataset.kind = picture.type;
-  source(picture).then((url) => { node.src = url; }, () => node.classList.add("broken"));
+  source(picture).then((url) => { node.src = url; }, () => {});  // what is gone shows its alt text
   return node;
 }

@@ -4,7 +4,6 @@ import { sleep } from "./dom.js";
 
 const HEAD = 20;
 const LARGEST = 1 << 26;  // a longer frame means that we have lost our place
-const BEHIND = 1000;  // ms of frames that wait before we skip to the newest
 
 // Cuts pieces of bytes, which end anywhere, into frames: u32 length, u32 index, u64 time in µs, u32 number of the
 // prompt, all little-endian, then the PNG.
@@ -34,6 +33,7 @@ export class Frames {
 }
 
 // Reads one stream at a time and calls draw(frame, bitmap). `ended()` says whether a closed connection is the end.
+// The server is at most two blocks ahead of the clock: where more than that waits we are behind, and skip to the newest.
 export class Player {
   #stop = null;
   #waiting = [];
@@ -50,8 +50,9 @@ export class Player {
   get open() { return this.#stop !== null; }
 
   // `still`: one frame and no more.
-  async start(id, still = false) {
+  async start({ id, fps, block_frames: block }, still = false) {
     this.close();
+    this.ahead = 1000 * (2 * block + 1) / fps;  // ms
     const stop = this.#stop = new AbortController();
     let wait = 500;
     while (!stop.signal.aborted) {
@@ -88,8 +89,8 @@ export class Player {
       const { value, done } = await reader.read();
       if (done) return;
       const all = [...frames.push(value)];
-      const fresh = all.slice(-8);  // a pile of them is not worth decoding
-      for (const frame of fresh) {
+      for (const frame of all) {
+        if (frame.time < all.at(-1).time - this.ahead) continue;  // not worth decoding
         const bitmap = await createImageBitmap(new Blob([frame.png], { type: "image/png" }));
         if (stop.signal.aborted) return bitmap.close();
         if (last !== null && frame.index > last + 1) this.skipped += frame.index - last - 1;
@@ -104,8 +105,8 @@ export class Player {
     const now = performance.now();
     // The first and a late one set the clock: they are due now.
     if (this.#base === null || now > this.#base + frame.time) this.#base = now - frame.time;
-    // So does one that is far ahead, for we are behind: what waits is skipped.
-    if (this.#base + frame.time - now > BEHIND) {
+    // So does one that is too far ahead.
+    if (this.#base + frame.time - now > this.ahead) {
       this.skipped += this.#waiting.length;
       for (const { bitmap } of this.#waiting.splice(0)) bitmap.close();
       this.#base = now - frame.time;

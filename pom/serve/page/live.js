@@ -67,7 +67,7 @@ function sync() {
   const now = stream();
   const wanted = visible && !document.hidden && now && !over(now);
   if (!wanted) return player.close();
-  if (!player.open && !(held && at)) player.start(watched, held);
+  if (!player.open && !(held && at)) player.start(now, held);
 }
 
 // What there is to read about the stream.
@@ -82,6 +82,7 @@ function told() {
   say(view.frame, String(at?.index ?? now.frame));
   say(view.rate, `${now.rate?.toFixed(1) ?? "–"} of ${now.fps}`);
   say(view.shown, drawn.length > 1 && !still ? ((drawn.length - 1) / ((drawn.at(-1) - drawn[0]) / 1000)).toFixed(1) : "–");
+  say(view.skipped, String(player.skipped));
   say(view.viewers, String(now.viewers));
   say(view.seed, String(now.seed));
   say(view.error, now.error ? now.error.message ?? now.error : "");
@@ -127,7 +128,7 @@ export function watch(id) {
     recorder.stop();
     watched = id;
     at = null;
-    drawn.length = 0;
+    drawn.length = player.skipped = 0;
     view?.items.clear();
     view?.list.replaceChildren();
   }
@@ -307,7 +308,7 @@ function buildWatch() {
     record: button("Record", record, { class: "record", "aria-pressed": "false" }),
     stop: button("Stop", stop, { class: "danger", "data-testid": "live-stop" }),
     send: h("button", { class: "primary", "data-testid": "live-send" }, "Tell it"),
-    ...Object.fromEntries(["frame", "rate", "shown", "viewers", "seed"].map((name) => [name, h("span", {})])),
+    ...Object.fromEntries(["frame", "rate", "shown", "skipped", "viewers", "seed"].map((name) => [name, h("span", {})])),
   };
   view.stage = h("div", { class: "stage" }, view.glow, view.canvas, view.state, view.lost);
   view.record.hidden = !Recorder.works;
@@ -322,7 +323,8 @@ function buildWatch() {
         button("New", another, { "data-testid": "live-new" })),
       view.error,
       h("dl", { class: "numbers" }, fact("Frame", view.frame), fact("Frames/s made", view.rate),
-        fact("Frames/s shown", view.shown), fact("Viewers", view.viewers), fact("Seed", view.seed)),
+        fact("Frames/s shown", view.shown), fact("Skipped", view.skipped), fact("Viewers", view.viewers),
+        fact("Seed", view.seed)),
       h("h3", {}, "Told so far"), view.list,
       h("p", { class: "keys" }, h("kbd", {}, "Space"), " pause ", h("kbd", {}, "/"), " prompt ", h("kbd", {}, "n"), " new")));
 }
