@@ -35,14 +35,20 @@ function askForKey() {
   return asking;
 }
 
-// The response of a call that went well; else throws ApiError, or TypeError where nobody answers.
+// A broken connection is an error of status 0.
+function unanswered(error) {
+  throw error.name === "AbortError" ? error : new ApiError(0, { message: "the server does not answer." });
+}
+
+// The response of a call that went well; else throws ApiError.
 export async function call(path, { method = "GET", body, headers = {}, signal } = {}) {
   for (;;) {
     const used = key;
     const all = { ...headers };
     if (used) all.Authorization = `Bearer ${used}`;
     if (body !== undefined) all["Content-Type"] = "application/json";
-    const response = await fetch(path, { method, headers: all, signal, body: body && JSON.stringify(body) });
+    const options = { method, headers: all, signal, body: body && JSON.stringify(body) };
+    const response = await fetch(path, options).catch(unanswered);
     if (response.ok) return response;
     const told = await response.json().catch(() => null);
     if (response.status !== 401) {
@@ -60,7 +66,6 @@ export const post = (path, body, headers) => json(path, { method: "POST", body, 
 
 // What a person reads of an error.
 export function reason(error) {
-  if (!(error instanceof ApiError)) return "The server does not answer.";
   const text = error.message[0].toUpperCase() + error.message.slice(1);
   return error.retry ? `${text} Try again in ${error.retry} s.` : text;
 }

@@ -62,7 +62,7 @@ export class Player {
         this.lost(false);
         await this.#read(response.body.getReader(), stop, still);
       } catch (error) {
-        if (!stop.signal.aborted && !(error instanceof TypeError) && error.status === undefined) console.warn(error);
+        if (error instanceof RangeError) console.warn(error);
       }
       if (stop.signal.aborted || await this.ended()) break;
       this.lost(true);

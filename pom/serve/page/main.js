@@ -1,5 +1,5 @@
 // Puts the page together: views, colours, the form for a job, and what events change.
-import { ApiError, json, post, reason } from "./api.js";
+import { json, post, reason } from "./api.js";
 import { follow, jobs, learn, on } from "./events.js";
 import { chips, Form } from "./form.js";
 import * as gallery from "./gallery.js";
@@ -83,7 +83,7 @@ async function submit(body) {
   const key = Array.from(crypto.getRandomValues(new Uint32Array(4)), (word) => word.toString(16)).join("");
   const send = () => post("/pom/v1/jobs", { ...body, previews: true }, { "Idempotency-Key": key });
   // Once more where the connection broke: by its key it is still one job.
-  const job = await send().catch((error) => error instanceof ApiError ? Promise.reject(error) : send());
+  const job = await send().catch((error) => error.status === 0 ? send() : Promise.reject(error));
   learn(jobs, job);
   wall.goTo(job.id);
 }
@@ -150,7 +150,10 @@ async function patiently(work) {
     try {
       return await work();
     } catch (error) {
-      if (error instanceof ApiError && error.status !== 503) announce(reason(error));
+      if (error.status !== 0 && error.status !== 503) {
+        announce(reason(error));
+        throw error;
+      }
       say($("lost"), error.code === "loading" ? "The server is loading its models" : "Connection lost, trying again");
       $("lost").hidden = false;
       await sleep(wait);
