@@ -89,6 +89,22 @@ def pyright() -> list[str]:
     return [node, str(script), "--pythonpath", sys.executable, "--outputjson"]
 
 
+def chromium():
+    """Playwright's sync_api and the path of the system's Chromium. Tests demand neither: a page is no part of
+    what the library does."""
+    found, path = importlib.util.find_spec("playwright"), shutil.which("chromium")
+    if found is None or path is None:
+        pytest.skip("playwright (pip) and chromium are not both installed", allow_module_level=True)
+    return importlib.import_module("playwright.sync_api"), path
+
+
+def axe():
+    """The checker of accessibility, for a page of Playwright's; no more demanded than the browser."""
+    if importlib.util.find_spec("axe_core_python") is None:
+        pytest.skip("axe-core-python is not installed")
+    return importlib.import_module("axe_core_python.sync_playwright").Axe()
+
+
 def ffmpeg_is_there() -> None:
     """The build has FFmpeg's libraries, and its programs are here to judge them."""
     said = subprocess.run([built_tool("clip_tool"), "libraries"], capture_output=True, text=True, check=True)
