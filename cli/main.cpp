@@ -33,7 +33,10 @@ struct Entry {
 
 // What was left out of the build is not there; parts.h says why.
 std::vector<Command> all_commands() {
-  std::vector<Command> commands = {sample_command(), reproduce_command(), serve_command()};
+  std::vector<Command> commands = {sample_command(), reproduce_command()};
+#ifdef POM_WITH_SERVE
+  commands.push_back(serve_command());
+#endif
 #ifdef POM_WITH_TRAIN
   commands.push_back(train_command());
   commands.push_back(plan_command());

@@ -43,14 +43,15 @@ std::vector<std::string> words_of(std::string_view text) {
 
 // cli/CMakeLists.txt defines these: 1 found, 0 missing, -1 switched off.
 Build this_build() {
-  return {found(POM_PART_PICTURES), found(POM_PART_CLIPS),   found(POM_PART_DATA), found(POM_PART_TRAINING),
-          found(POM_PART_CUDA),     POM_TORCH_HAS_CUDA != 0, POM_ARCHITECTURES};
+  return {found(POM_PART_PICTURES), found(POM_PART_CLIPS),  found(POM_PART_DATA),    found(POM_PART_TRAINING),
+          found(POM_PART_CUDA),     found(POM_PART_SERVER), POM_TORCH_HAS_CUDA != 0, POM_ARCHITECTURES};
 }
 
 std::vector<Part> parts_of(const Build& build) {
   const Need png{"libpng or libjpeg was", "libpng-dev and libjpeg-dev", "POM_PICTURES=OFF"};
   const Need ffmpeg{"FFmpeg's libraries were",
                     "libavformat-dev, libavcodec-dev, libswscale-dev and libavutil-dev", "POM_CLIPS=OFF"};
+  const Need boost{"Boost's headers were", "libboost-dev", "POM_SERVE=OFF"};
   const Need toml{"toml++ was", "libtomlplusplus-dev", "POM_TRAIN=OFF"};
   return {
       {"pictures", build.pictures, "PNG and JPEG", "", why(build.pictures, png)},
@@ -58,6 +59,7 @@ std::vector<Part> parts_of(const Build& build) {
       {"data sets", build.data, "pom dataset, encode and eval", "dataset encode eval", why(build.data, toml)},
       {"training", build.training, "pom train, plan, export, bench and experiment",
        "train plan export bench experiment", why(build.training, toml)},
+      {"server", build.server, "pom serve", "serve", why(build.server, boost)},
       {"CUDA kernels", build.cuda, "our kernels on a GPU", "", why_no_kernels(build)},
   };
 }

@@ -18,6 +18,7 @@ struct Build {
   Found data = Found::yes;
   Found training = Found::yes;
   Found cuda = Found::yes;
+  Found server = Found::yes;
   bool torch_has_cuda = true;
   std::string_view architectures = "";  // of the CUDA kernels: "sm_80, sm_90a"
 };

@@ -30,6 +30,7 @@ from training import RECIPE
 COMMANDS = [
     "sample",
     "reproduce",
+    "serve",
     "train",
     "plan",
     "dataset",

@@ -46,20 +46,23 @@ TEST(Parts, CommandsThatWereSwitchedOffNameTheOption) {
 }
 
 TEST(Parts, EachPartSaysWhyItIsLeftOut) {
-  const Build build{Found::missing, Found::missing, Found::yes, Found::yes, Found::missing, true, ""};
+  const Build build{Found::missing, Found::missing, Found::yes, Found::yes,
+                    Found::missing, Found::missing, true,       ""};
   const std::vector<Part> parts = parts_of(build);
-  ASSERT_EQ(parts.size(), 5u);
+  ASSERT_EQ(parts.size(), 6u);
   EXPECT_EQ(parts[0].why,
             "libpng or libjpeg was not found when it was built; install libpng-dev and libjpeg-dev and build "
             "again");
   EXPECT_EQ(parts[1].why,
             "FFmpeg's libraries were not found when it was built; install libavformat-dev, libavcodec-dev, "
             "libswscale-dev and libavutil-dev and build again");
-  EXPECT_EQ(parts[4].why, "nvcc was not found when it was built; install the CUDA toolkit and build again");
-  EXPECT_TRUE(absent_commands(build).empty());
+  EXPECT_EQ(parts[4].why,
+            "Boost's headers were not found when it was built; install libboost-dev and build again");
+  EXPECT_EQ(parts[5].why, "nvcc was not found when it was built; install the CUDA toolkit and build again");
+  EXPECT_EQ(absent_commands(build), std::vector<std::string>{"serve"});
   Build plain = build;
   plain.torch_has_cuda = false;
-  EXPECT_EQ(parts_of(plain)[4].why,
+  EXPECT_EQ(parts_of(plain)[5].why,
             "this torch is a CPU build; for a GPU, install a torch with CUDA and build again");
 }
 
