@@ -87,7 +87,8 @@ function classField(name, field, model) {
 
 // A text with suggestions.
 function listField(name, field) {
-  const list = h("datalist", { id: `list-${++numbers}` }, (field.examples ?? []).map((value) => h("option", { value })));
+  const options = (field.examples ?? []).map((value) => h("option", { value }));
+  const list = h("datalist", { id: `list-${++numbers}` }, options);
   const control = h("input", { type: "text", list: field.examples && list.id, autocomplete: "off" });
   return plain(labelled(name, field, control, list), control);
 }

@@ -103,8 +103,8 @@ async function attempt(work) {
 }
 
 async function download(picture) {
-  const end = picture.url.split(".").pop();
-  const link = h("a", { download: `${picture.subject.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60)}-${picture.seed}.${end}` });
+  const name = picture.subject.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60), end = picture.url.split(".").pop();
+  const link = h("a", { download: `${name}-${picture.seed}.${end}` });
   link.href = await source(picture);
   link.click();
 }

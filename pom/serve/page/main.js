@@ -130,8 +130,8 @@ function buildForm() {
 // Of a picture's complete request what the form of its model knows.
 async function settings(picture, seed) {
   const { properties } = await schemaOf(picture.model);
-  const known = Object.entries({ ...picture.request, seed }).filter(([name, value]) => name in properties && value !== null);
-  return Object.fromEntries(known);
+  const all = Object.entries({ ...picture.request, seed });
+  return Object.fromEntries(all.filter(([name, value]) => name in properties && value !== null));
 }
 
 // What is said at the foot of the header.
