@@ -36,12 +36,17 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = view === "live" ? "Live · pom" : "pom";
-  if ($(view).hidden) scrollTo(0, 0);
-  $("make").hidden = view !== "make";
-  $("live").hidden = view !== "live";
+  if ($(`${view}-view`).hidden) scrollTo(0, 0);
+  $("make-view").hidden = view !== "make";
+  $("live-view").hidden = view !== "live";
   if (view === "live" && settled) live.show(id);
   else live.hide();
 }
+
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the address is for views
+  $("view").focus();
+});
 
 // The form for a job.
 
@@ -122,7 +127,7 @@ function buildForm() {
   place.addEventListener("input", forecast);
   document.addEventListener("keydown", (event) => {
     const pressed = event.key === "Enter" && (event.ctrlKey || event.metaKey);
-    if (pressed && !$("make").hidden && !document.querySelector("dialog[open]")) make(event);
+    if (pressed && !$("make-view").hidden && !document.querySelector("dialog[open]")) make(event);
   });
   return pick;
 }
