@@ -236,6 +236,9 @@ def test_clips(visit):
     expect(here.get("picture").first.locator("img[data-kind='image/gif']")).to_be_visible()
     here.get("picture").nth(1).click()
     expect(here.page.locator("dialog video")).to_have_js_property("controls", True)
+    expect(here.get("reproduce")).to_be_hidden()
+    here.page.goto(f"{here.base}/#live")
+    expect(here.page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_reload_in_the_middle(visit):

@@ -190,7 +190,7 @@ export class Form {
     for (const [name, part] of this.parts) {
       const field = this.schema.properties[name], value = parsed(field, part.value);
       if (value === undefined || (value === false && field.default === undefined)) continue;
-      if (value !== field.default || this.schema.required?.includes(name)) values[name] = value;
+      if (String(value) !== String(field.default) || this.schema.required?.includes(name)) values[name] = value;
     }
     return values;
   }

@@ -178,7 +178,9 @@ function fill(picture) {
       h("div", { class: "actions" },
         button("Another seed", () => attempt(() => actions.again(picture)), { class: "primary" }),
         button("Use these settings", () => attempt(() => actions.use(picture))),
-        button("Reproduce", (node) => reproduce(picture, node), { "data-testid": "reproduce" }),
+        button("Reproduce", (node) => reproduce(picture, node), {
+          "data-testid": "reproduce", hidden: picture.type !== "image/png",  // clips are not compared
+        }),
         button("Download", () => attempt(() => download(picture))),
         button("Delete", (node) => erase(picture, node), { class: "danger" })),
       verdict,

@@ -37,6 +37,7 @@ function route() {
   }
   document.title = view === "live" ? "Live · pom" : "pom";
   if ($(`${view}-view`).hidden) scrollTo(0, 0);
+  if (view === "live") $("picture").close();
   $("make-view").hidden = view !== "make";
   $("live-view").hidden = view !== "live";
   if (view === "live" && settled) live.show(id);
@@ -77,7 +78,7 @@ function forecast() {
     if (!form.schema.required?.every((name) => name in values)) return;
     try {
       const { seconds: time } = await post("/pom/v1/forecast", { model: model.id, ...values });
-      if (form === used) say($("make-cost"), `≈ ${seconds(time)}`);
+      if (form === used && time >= 0.05) say($("make-cost"), `≈ ${seconds(time)}`);
     } catch {
       // It is no more than a courtesy.
     }
