@@ -156,7 +156,7 @@ def test_an_error_at_its_field(visit):
     refusal = RefusalError(400, "steps: 20 is too many today", "steps", "out_of_range")
     here.mock.refusals.append(("POST", "/jobs$", refusal))
     here.make()
-    field = here.page.locator("#make [data-param=steps]")
+    field = here.page.locator("#make-view [data-param=steps]")
     expect(field.get_by_role("alert")).to_have_text("Steps: 20 is too many today")
     box = here.page.get_by_role("spinbutton", name="Steps")
     expect(box).to_be_focused()
@@ -236,6 +236,9 @@ def test_clips(visit):
     expect(here.get("picture").first.locator("img[data-kind='image/gif']")).to_be_visible()
     here.get("picture").nth(1).click()
     expect(here.page.locator("dialog video")).to_have_js_property("controls", True)
+    expect(here.get("reproduce")).to_be_hidden()
+    here.page.goto(f"{here.base}/#live")
+    expect(here.page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_reload_in_the_middle(visit):
@@ -322,7 +325,12 @@ def test_the_key(visit):
 
 def test_a_stream_moves(visit):
     here = visit(view="live")
+    expect(here.get("live-start")).to_be_visible()
+    here.page.keyboard.press("Tab")
+    here.page.keyboard.press("Enter")  # skips to the page, which stays where it is
+    expect(here.page.locator("#view")).to_be_focused()
     here.start()
+    assert here.page.evaluate("scrollY") == 0
     seen = set()
     assert here.wait(lambda: seen.add(here.pixels()) or len(seen) >= 4)
     first = here.frame()
@@ -503,7 +511,7 @@ def test_no_sideways_scroll(visit, width):
     mock.fill(5)
     here = visit(mock, viewport={"width": width, "height": 700})
     overflow = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
-    here.page.locator("#make summary").last.click()
+    here.page.locator("#make-view summary").last.click()
     here.make()
     expect(here.get("picture")).to_have_count(6)
     assert here.page.evaluate(overflow) == 0
@@ -532,7 +540,7 @@ def test_axe(visit, scheme):
     here.mock.refusals.append(("POST", "/jobs$", RefusalError(400, "no such class", "class")))
     here.make()
     expect(here.page.get_by_role("alert").filter(has_text="No such class")).to_be_visible()
-    for summary in here.page.locator("#make summary").all():
+    for summary in here.page.locator("#make-view summary").all():
         summary.click()
     here.page.keyboard.press("Control+Enter")
     expect(here.get("picture")).to_have_count(10)

@@ -87,7 +87,8 @@ function classField(name, field, model) {
 
 // A text with suggestions.
 function listField(name, field) {
-  const list = h("datalist", { id: `list-${++numbers}` }, (field.examples ?? []).map((value) => h("option", { value })));
+  const options = (field.examples ?? []).map((value) => h("option", { value }));
+  const list = h("datalist", { id: `list-${++numbers}` }, options);
   const control = h("input", { type: "text", list: field.examples && list.id, autocomplete: "off" });
   return plain(labelled(name, field, control, list), control);
 }
@@ -189,7 +190,7 @@ export class Form {
     for (const [name, part] of this.parts) {
       const field = this.schema.properties[name], value = parsed(field, part.value);
       if (value === undefined || (value === false && field.default === undefined)) continue;
-      if (value !== field.default || this.schema.required?.includes(name)) values[name] = value;
+      if (String(value) !== String(field.default) || this.schema.required?.includes(name)) values[name] = value;
     }
     return values;
   }

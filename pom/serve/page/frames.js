@@ -33,7 +33,7 @@ export class Frames {
 }
 
 // Reads one stream at a time and calls draw(frame, bitmap). `ended()` says whether a closed connection is the end.
-// The server is at most two blocks ahead of the clock: where more than that waits we are behind, and skip to the newest.
+// The server is at most two blocks ahead of the clock: where more waits we are behind, and skip to the newest.
 export class Player {
   #stop = null;
   #waiting = [];

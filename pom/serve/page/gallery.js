@@ -103,8 +103,8 @@ async function attempt(work) {
 }
 
 async function download(picture) {
-  const end = picture.url.split(".").pop();
-  const link = h("a", { download: `${picture.subject.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60)}-${picture.seed}.${end}` });
+  const name = picture.subject.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60), end = picture.url.split(".").pop();
+  const link = h("a", { download: `${name}-${picture.seed}.${end}` });
   link.href = await source(picture);
   link.click();
 }
@@ -178,7 +178,9 @@ function fill(picture) {
       h("div", { class: "actions" },
         button("Another seed", () => attempt(() => actions.again(picture)), { class: "primary" }),
         button("Use these settings", () => attempt(() => actions.use(picture))),
-        button("Reproduce", (node) => reproduce(picture, node), { "data-testid": "reproduce" }),
+        button("Reproduce", (node) => reproduce(picture, node), {
+          "data-testid": "reproduce", hidden: picture.type !== "image/png",  // clips are not compared
+        }),
         button("Download", () => attempt(() => download(picture))),
         button("Delete", (node) => erase(picture, node), { class: "danger" })),
       verdict,

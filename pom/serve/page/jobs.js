@@ -85,7 +85,8 @@ class Card {
     const [first] = job.items;
     if (!first) return job.model;
     const seeds = job.items.length > 1 ? `seeds ${first.seed} to ${job.items.at(-1).seed}` : `seed ${first.seed}`;
-    return `${seeds} · ${first.width}×${first.height}${first.frames > 1 ? ` · ${first.frames} frames` : ""} · ${job.model}`;
+    const frames = first.frames > 1 ? ` · ${first.frames} frames` : "";
+    return `${seeds} · ${first.width}×${first.height}${frames} · ${job.model}`;
   }
 
   update(job) {

@@ -1,5 +1,5 @@
 // The live view: an endless clip that follows what one tells it.
-import { call, json, post, reason } from "./api.js";
+import { json, post, reason } from "./api.js";
 import { learn, on, streams } from "./events.js";
 import { Form } from "./form.js";
 import { Player } from "./frames.js";
@@ -49,15 +49,16 @@ function size(width, height) {
 
 // A closed connection is the end where the server says so.
 async function ended() {
+  const id = watched;
   try {
-    const now = await json(`/pom/v1/streams/${watched}`);
+    const now = await json(`/pom/v1/streams/${id}`);
     streams.set(now.id, now);
     told();
     return over(now);
   } catch (error) {
     if (error.status !== 404) return false;
-    streams.delete(watched);
-    watch(null);
+    streams.delete(id);
+    if (id === watched) watch(null);
     return true;
   }
 }
@@ -81,7 +82,8 @@ function told() {
   say(view.state, word);
   say(view.frame, String(at?.index ?? now.frame));
   say(view.rate, `${now.rate?.toFixed(1) ?? "–"} of ${now.fps}`);
-  say(view.shown, drawn.length > 1 && !still ? ((drawn.length - 1) / ((drawn.at(-1) - drawn[0]) / 1000)).toFixed(1) : "–");
+  const span = (drawn.at(-1) - drawn[0]) / 1000;
+  say(view.shown, span > 0 && !still ? ((drawn.length - 1) / span).toFixed(1) : "–");
   say(view.skipped, String(player.skipped));
   say(view.viewers, String(now.viewers));
   say(view.seed, String(now.seed));
@@ -101,13 +103,18 @@ function shownPrompt(now) {
   return prompts.findLast(({ frame }) => frame <= now.frame);
 }
 
+function write(text) {
+  view.prompt.value = text;
+  view.prompt.focus();
+}
+
 function timeline(now) {
   const current = shownPrompt(now)?.number;
   const items = view.items;
   for (const { number, text, frame } of now.prompts) {
     if (!items.has(number)) {
       const when = h("span", { class: "when" });
-      const again = h("button", { type: "button", class: "text", onclick: () => { view.prompt.value = text; view.prompt.focus(); } }, text);
+      const again = h("button", { type: "button", class: "text", onclick: () => write(text) }, text);
       items.set(number, { when, node: h("li", { "data-testid": "prompt-item", "data-number": number }, again, when) });
       view.list.prepend(items.get(number).node);
     }
@@ -129,8 +136,10 @@ export function watch(id) {
     watched = id;
     at = null;
     drawn.length = player.skipped = 0;
-    view?.items.clear();
-    view?.list.replaceChildren();
+    view.items.clear();
+    view.list.replaceChildren();
+    for (const canvas of [view.canvas, view.glow]) canvas.width = canvas.width;  // which clears it
+    delete view.canvas.dataset.frame;
   }
   const now = stream();
   if (id) choosing = false;
@@ -234,15 +243,20 @@ function another() {
   form?.parts.get("prompt")?.focus.focus();
 }
 
-// The streams that run, on the form for a new one.
+// The streams that run, on the form for a new one. The list is built anew only where it is another.
 function others() {
   const running = [...streams.values()].filter((stream) => !over(stream)).reverse();
-  const place = $("live-others");
-  if (!place) return;
+  const place = $("live-others"), text = (stream) => stream.prompts.at(-1)?.text ?? stream.id;
+  const list = running.map((stream) => stream.id + text(stream)).join();
   place.hidden = running.length === 0;
-  place.replaceChildren(h("h3", {}, "Running now"), h("ul", { role: "list" }, running.map((stream) => h("li", {},
-    h("button", { type: "button", class: "text", onclick: () => watch(stream.id) }, stream.prompts.at(-1)?.text ?? stream.id),
-    h("span", { class: "when" }, `frame ${stream.frame}, seed ${stream.seed}`)))));
+  if (place.dataset.list !== list) {
+    place.dataset.list = list;
+    place.replaceChildren(h("h3", {}, "Running now"), h("ul", { role: "list" }, running.map((stream) => h("li", {},
+      h("button", { type: "button", class: "text", onclick: () => watch(stream.id) }, text(stream)),
+      h("span", { class: "when" })))));
+  }
+  const facts = place.querySelectorAll(".when");
+  running.forEach(({ frame, seed }, i) => say(facts[i], `frame ${frame}, seed ${seed}`));
 }
 
 async function begin(event) {
@@ -272,7 +286,8 @@ async function choose(model) {
 }
 
 function buildStart() {
-  const pick = models.length > 1 && h("select", { id: "live-model" }, models.map(({ id }) => h("option", { value: id }, id)));
+  const options = models.map(({ id }) => h("option", { value: id }, id));
+  const pick = models.length > 1 && h("select", { id: "live-model" }, options);
   if (pick) pick.addEventListener("change", () => attempt(() => choose(models.find(({ id }) => id === pick.value))));
   $("live-start").replaceChildren(
     h("div", { class: "screen" }, h("div", { class: "stage idle" }, noise(32)),
@@ -291,7 +306,7 @@ function buildWatch() {
   const fact = (name, node) => h("div", {}, h("dt", {}, name), h("dd", {}, node));
   view = {
     node: $("live-watch"),
-    canvas: h("canvas", { width: "32", height: "32", role: "img", "aria-label": "a stream", "data-testid": "live-canvas" }),
+    canvas: h("canvas", { width: "32", height: "32", role: "img", "data-testid": "live-canvas" }),
     glow: h("canvas", { class: "glow", width: "8", height: "8", "aria-hidden": "true" }),
     state: h("output", { class: "state" }),
     lost: h("p", { class: "lost-frames", hidden: true }, "No frames arrive, trying again"),
@@ -326,7 +341,8 @@ function buildWatch() {
         fact("Frames/s shown", view.shown), fact("Skipped", view.skipped), fact("Viewers", view.viewers),
         fact("Seed", view.seed)),
       h("h3", {}, "Told so far"), view.list,
-      h("p", { class: "keys" }, h("kbd", {}, "Space"), " pause ", h("kbd", {}, "/"), " prompt ", h("kbd", {}, "n"), " new")));
+      h("p", { class: "keys" },
+        h("kbd", {}, "Space"), " pause ", h("kbd", {}, "/"), " prompt ", h("kbd", {}, "n"), " new")));
 }
 
 // Keys that are commands unless one is typing or on a button.

@@ -36,12 +36,18 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = view === "live" ? "Live · pom" : "pom";
-  if ($(view).hidden) scrollTo(0, 0);
-  $("make").hidden = view !== "make";
-  $("live").hidden = view !== "live";
+  if ($(`${view}-view`).hidden) scrollTo(0, 0);
+  if (view === "live") $("picture").close();
+  $("make-view").hidden = view !== "make";
+  $("live-view").hidden = view !== "live";
   if (view === "live" && settled) live.show(id);
   else live.hide();
 }
+
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault();  // the address is for views
+  $("view").focus();
+});
 
 // The form for a job.
 
@@ -72,7 +78,7 @@ function forecast() {
     if (!form.schema.required?.every((name) => name in values)) return;
     try {
       const { seconds: time } = await post("/pom/v1/forecast", { model: model.id, ...values });
-      if (form === used) say($("make-cost"), `≈ ${seconds(time)}`);
+      if (form === used && time >= 0.05) say($("make-cost"), `≈ ${seconds(time)}`);
     } catch {
       // It is no more than a courtesy.
     }
@@ -122,7 +128,7 @@ function buildForm() {
   place.addEventListener("input", forecast);
   document.addEventListener("keydown", (event) => {
     const pressed = event.key === "Enter" && (event.ctrlKey || event.metaKey);
-    if (pressed && !$("make").hidden && !document.querySelector("dialog[open]")) make(event);
+    if (pressed && !$("make-view").hidden && !document.querySelector("dialog[open]")) make(event);
   });
   return pick;
 }
@@ -130,8 +136,8 @@ function buildForm() {
 // Of a picture's complete request what the form of its model knows.
 async function settings(picture, seed) {
   const { properties } = await schemaOf(picture.model);
-  const known = Object.entries({ ...picture.request, seed }).filter(([name, value]) => name in properties && value !== null);
-  return Object.fromEntries(known);
+  const all = Object.entries({ ...picture.request, seed });
+  return Object.fromEntries(all.filter(([name, value]) => name in properties && value !== null));
 }
 
 // What is said at the foot of the header.
