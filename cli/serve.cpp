@@ -202,9 +202,13 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   check(is_loopback(flags.host) || !options.keys.empty() || flags.insecure, "--host ", flags.host,
         ": expected a key where others can reach the server (--api-key-file, POM_API_KEY), or --insecure");
   options.hosts = flags.allow_host, options.origins = flags.allow_origin;
-  // Whoever listens at an address may be called by it; a server for all addresses asks for a key anyway.
-  if (!is_loopback(flags.host))
-    options.hosts.push_back(flags.host == "0.0.0.0" || flags.host == "::" ? "*" : flags.host);
+  // Whoever listens at an address may be called by it; one for all addresses by any name if it has keys.
+  const bool everywhere = flags.host == "0.0.0.0" || flags.host == "::";
+  if (everywhere && !options.keys.empty()) options.hosts.push_back("*");
+  if (everywhere && options.keys.empty())
+    check(!flags.allow_host.empty(), "--host ", flags.host,
+          ": expected a name by which it may be called where there is no key (--allow-host)");
+  if (!everywhere && !is_loopback(flags.host)) options.hosts.push_back(flags.host);
   options.gallery = flags.gallery, options.page = flags.page;
   options.limits = flags.limits;
   options.live.streams = static_cast<std::size_t>(flags.most_streams);

@@ -30,7 +30,7 @@ models::Weights StoredWeights::read() {
   models::Weights weights = models::read_weights(file_, network_, std::nullopt, &hash);
   check(hash_.empty() || hash_ == hash.hex(), file_.file(),
         ": expected the bytes that were read before, got others: the file changed while it was in use");
-  hash_ = hash.hex();
+  if (hash_.empty()) hash_ = hash.hex();  // once: other threads may be reading it
   return weights;
 }
 

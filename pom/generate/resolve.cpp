@@ -65,6 +65,7 @@ void check_text(const Field& field, const std::string& text) {
   const std::size_t bad = io::detail::find_invalid_utf8(text);
   check(bad == std::string::npos || bad >= text.size(), "sample: ", field.name,
         ": expected UTF-8, got an invalid byte at position ", bad);
+  check(text.find('\0') == std::string::npos, "sample: ", field.name, ": expected text, got a byte 0");
 }
 
 // Ranges and choices, for requests that no reader of fields has seen: those made in C++.

@@ -54,7 +54,7 @@ net::RouteHandler Api::guarded(std::function<void(const Exchange&, const net::Ca
 }
 
 void Api::submit(const JobPointer& job, Watcher watcher, const Exchange& exchange, bool fresh) {
-  if (watcher.on_change || watcher.on_preview) watchers_[job->id].push_back(std::move(watcher));
+  if (watcher.on_change || watcher.on_preview) watchers_[job->id][next_watcher_++] = std::move(watcher);
   try {
     queue_.submit(job, fresh);
   } catch (...) {
@@ -67,9 +67,13 @@ void Api::submit(const JobPointer& job, Watcher watcher, const Exchange& exchang
     });
 }
 
-void Api::watch(const JobPointer& job, Watcher watcher) {
+void Api::watch(const JobPointer& job, Watcher watcher, const Exchange& exchange) {
   if (job->over()) return watcher.on_change(*job);
-  watchers_[job->id].push_back(std::move(watcher));
+  const std::uint64_t number = next_watcher_++;
+  watchers_[job->id][number] = std::move(watcher);
+  exchange->on_gone([this, id = job->id, number] {
+    if (const auto found = watchers_.find(id); found != watchers_.end()) found->second.erase(number);
+  });
 }
 
 net::EventChannel& Api::channel_of(const std::string& client) {
@@ -82,9 +86,9 @@ net::EventChannel& Api::channel_of(const std::string& client) {
 
 void Api::job_changed(const ServedJob& job) {
   if (const auto found = watchers_.find(job.id); found != watchers_.end()) {
-    const std::vector<Watcher> watchers = found->second;
+    const std::map<std::uint64_t, Watcher> watchers = found->second;
     if (job.over()) watchers_.erase(found);
-    for (const Watcher& watcher : watchers)
+    for (const auto& [number, watcher] : watchers)
       if (watcher.on_change) watcher.on_change(job);
   }
   if (job.over() && job.state == JobState::cancelled && job.error)
@@ -95,7 +99,10 @@ void Api::job_changed(const ServedJob& job) {
     metrics_.counter("pom_pictures_total", "pictures and clips that were made")
         .add(static_cast<double>(job.items.size()));
   const auto channel = channels_.find(job.client);
-  if (channel == channels_.end()) return;
+  if (channel == channels_.end()) {
+    told_.erase(job.id);
+    return;
+  }
   // Ten times a second is enough of progress.
   double& told = told_[job.id];
   const double now = now_seconds();
@@ -108,8 +115,8 @@ void Api::job_changed(const ServedJob& job) {
 
 void Api::preview(const ServedJob& job, std::int64_t item, std::int64_t step, const net::Bytes& png) {
   if (const auto found = watchers_.find(job.id); found != watchers_.end()) {
-    const std::vector<Watcher> watchers = found->second;
-    for (const Watcher& watcher : watchers)
+    const std::map<std::uint64_t, Watcher> watchers = found->second;
+    for (const auto& [number, watcher] : watchers)
       if (watcher.on_preview) watcher.on_preview(job, item, step, png);
   }
   const auto channel = channels_.find(job.client);

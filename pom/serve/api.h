@@ -50,7 +50,8 @@ class Api {
   const ModelInfo& model(std::size_t number) const { return queue_.backend().models().at(number); }
   // In line, and watched; cancelled when the client of the exchange goes away (nullptr: it goes on).
   void submit(const JobPointer& job, Watcher watcher, const Exchange& exchange, bool fresh = false);
-  void watch(const JobPointer& job, Watcher watcher);
+  // Until the job is over, or the client of the exchange goes away.
+  void watch(const JobPointer& job, Watcher watcher, const Exchange& exchange);
   static bool fresh(const net::HttpRequest& request);  // "Cache-Control: no-cache"
   // A handler whose ApiErrors are answers.
   net::RouteHandler guarded(std::function<void(const Exchange&, const net::Captures&)> handler) const;
@@ -66,9 +67,10 @@ class Api {
   net::Metrics& metrics_;
   Post post_;
   ClientOf client_of_;
-  std::map<std::string, std::vector<Watcher>> watchers_;                // by job
+  std::map<std::string, std::map<std::uint64_t, Watcher>> watchers_;    // by job
   std::map<std::string, std::unique_ptr<net::EventChannel>> channels_;  // by client
-  std::map<std::string, double> told_;                                  // when, by job
+  std::uint64_t next_watcher_ = 0;
+  std::map<std::string, double> told_;  // when, by job
 };
 
 std::vector<net::Route> native_routes(Api& api);

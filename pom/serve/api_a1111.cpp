@@ -58,6 +58,7 @@ class A1111 {
     Json ignored = Json::array();
     for (const auto& [key, value] : object.items()) ignored.push_back(key);
     const JobPointer job = api_.queue().check(model, request_of(request, info), client);
+    job->face = "a1111";
     Api::Watcher watcher;
     watcher.on_change = [this, exchange, sent, ignored, send_images](const ServedJob& changed) {
       if (!changed.over()) return;
@@ -88,12 +89,12 @@ class A1111 {
 
   void interrupt(const Exchange& exchange) {
     for (const JobPointer& job : api_.queue().jobs_of(api_.client_of(exchange)))
-      if (!job->over()) api_.queue().cancel(job, "interrupted");
+      if (!job->over() && job->face == "a1111") api_.queue().cancel(job, "interrupted");
     exchange->answer(json_response(Json::object()));
   }
 
   void options(const Exchange& exchange) {
-    const ModelInfo& model = api_.model(chosen_[api_.client_of(exchange)]);
+    const ModelInfo& model = api_.model(chosen(api_.client_of(exchange), Json::object()));
     exchange->answer(json_response({{"sd_model_checkpoint", title(model)},
                                     {"sd_checkpoint_hash", model.sha256},
                                     {"samples_format", "png"}}));
@@ -136,8 +137,15 @@ class A1111 {
     if (!bytes) throw ApiError(400, "invalid_value", "image: expected a PNG in base64", "image");
     Json items = Json::object();
     std::string info;
+    std::size_t all = 0;
+    constexpr std::size_t most_text = 256 << 10;
     try {
       for (const io::TextEntry& entry : io::parse_png_text(std::as_bytes(std::span(*bytes)), "image")) {
+        all += entry.keyword.size() + entry.text.size();
+        if (all > most_text)
+          throw ApiError(400, "too_expensive",
+                         detail::concat("image: expected at most ", most_text, " bytes of text, got more"),
+                         "image");
         items[entry.keyword] = entry.text;
         if (entry.keyword == "parameters") info = entry.text;
       }
@@ -166,9 +174,10 @@ class A1111 {
   }
 
   JobPointer current(const std::string& client) {
+    JobPointer found;  // the one that runs, else the first that waits
     for (const JobPointer& job : api_.queue().jobs_of(client))
-      if (!job->over()) return job;
-    return nullptr;
+      if (!job->over() && job->face == "a1111") found = job;
+    return found;
   }
 
   Json state_json(const ServedJob* job) {

@@ -119,7 +119,7 @@ class NativeApi {
     const JobPointer job = checked(parse_object(request), client);
     api_.submit(job, {}, nullptr, Api::fresh(request));
     if (!key.empty()) {
-      if (sent_.size() >= 1024) sent_.clear();
+      if (sent_.size() >= 1024) sent_.erase(sent_.begin());
       sent_[client + "\n" + key] = {job->id, body};
     }
     answer(exchange, job_json(*job, api_.queue()), 202, job->id);
@@ -128,7 +128,7 @@ class NativeApi {
   void forecast(const Exchange& exchange, const Captures&) {
     const JobPointer job = checked(parse_object(exchange->request()), api_.client_of(exchange));
     const double macs = job->macs * static_cast<double>(job->items.size());
-    const std::optional<double> seconds = api_.queue().seconds_of(macs);
+    const std::optional<double> seconds = api_.queue().seconds_of(job->model, macs);
     answer(exchange, {{"seconds", seconds ? Json(*seconds) : Json(nullptr)},
                       {"evaluations", job->all_evaluations},
                       {"macs", macs},
@@ -198,7 +198,7 @@ class NativeApi {
                        {"steps", *of.items.front().request.steps},
                        {"image", net::base64_encode(*png)}});
     };
-    api_.watch(job, std::move(watcher));
+    api_.watch(job, std::move(watcher), exchange);
   }
 
   // ---- pictures ----
@@ -289,6 +289,8 @@ class NativeApi {
       throw ApiError(404, "model_not_found", "picture: none of the models here has made it", "picture");
     const JobPointer job = api_.queue().check(static_cast<std::size_t>(model - models.begin()),
                                               origin.request, api_.client_of(exchange));
+    if (job->job.clip)
+      throw ApiError(400, "not_supported", "picture: expected an image, got a frame of a clip", "picture");
     Reproduction& again = job->reproduces.emplace();
     again.picture = id;
     try {
@@ -323,7 +325,10 @@ class NativeApi {
     for (const char* field : {"frames", "count", "prompt_at"})
       if (object.contains(field))
         throw ApiError(400, "unknown_parameter", detail::concat(field, ": means nothing to a stream"), field);
+    if (api_.queue().draining())
+      throw ApiError(503, "draining", "the server is going down and takes nothing more");
     const generate::Request request = request_of(object, api_.model(model));
+    api_.queue().check_request(request);
     answer(exchange, api_.live().json(*api_.live().open(model, request, api_.client_of(exchange))), 201);
   }
   void streams(const Exchange& exchange, const Captures&) {

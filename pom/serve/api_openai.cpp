@@ -113,6 +113,7 @@ class OpenAi {
     ImageOptions options;
     const std::string size = take_text(object, "size", "auto");
     options.format = take_text(object, "output_format", "png");
+    if (options.format.empty()) options.format = "png";
     check_choice(options.format, "output_format", {"png", "jpeg"});
     options.quality = static_cast<int>(take_integer(object, "output_compression", 100, 0, 100));
     const std::string response = take_text(object, "response_format", "b64_json");
@@ -264,7 +265,7 @@ class OpenAi {
     net::Headers headers = net::sse_headers();
     headers.set("X-Pom-Job", job->id);
     sending->body = exchange->stream(200, std::move(headers));
-    api_.watch(job, std::move(watcher));
+    api_.watch(job, std::move(watcher), exchange);
   }
 
   Api& api_;

@@ -38,8 +38,9 @@ struct ServedJob {
   std::size_t model = 0;
   generate::Job job;  // as it was resolved
   std::vector<JobItem> items;
-  std::string key;  // jobs of equal ones may be made together; empty: alone
-  double macs = 0;  // of an item
+  std::string face;  // which interface it came through, where that matters
+  std::string key;   // jobs of equal ones may be made together; empty: alone
+  double macs = 0;   // of an item
   bool previews = false;
   bool keep = true;  // its pictures go into the gallery
   std::optional<Reproduction> reproduces = {};

@@ -11,6 +11,7 @@ namespace pom::serve {
 namespace {
 
 constexpr int most_depth = 16;
+constexpr std::size_t most_keys = 512;        // of an object: finding one takes as long as there are others
 constexpr double exact = 9007199254740992.0;  // 2^53: integers beyond it are not what a client meant
 
 void make_whole(Json& value) {
@@ -31,14 +32,16 @@ ApiError bad_json(const std::string& why) {
 Json parse_object(std::string_view body) {
   std::vector<std::set<std::string>> keys;
   std::string twice;
-  bool deep = false;
+  bool deep = false, many = false;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     deep |= depth > most_depth;
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
-      twice = value.get<std::string>();
-    return !deep;
+    if (event == Json::parse_event_t::key) {
+      if (!keys.back().insert(value.get<std::string>()).second) twice = value.get<std::string>();
+      many |= keys.back().size() > most_keys;
+    }
+    return !deep && !many;
   };
   Json json;
   try {
@@ -47,6 +50,7 @@ Json parse_object(std::string_view body) {
     throw bad_json(body.empty() ? "nothing" : "text that is none: " + shown(body));
   }
   if (deep) throw bad_json(detail::concat("one nested deeper than ", most_depth));
+  if (many) throw bad_json(detail::concat("one with more than ", most_keys, " keys"));
   if (!twice.empty())
     throw ApiError(400, "bad_json", "body: expected every key once, got \"" + shown(twice) + "\" twice",
                    shown(twice));

@@ -120,6 +120,8 @@ void Live::start(const Pointer& stream) {
     } catch (const std::exception& error) {
       failed = error.what();
     }
+    std::error_code ignored;
+    if (!stream->job.continue_from.empty()) fs::remove(stream->job.continue_from, ignored);
     post_([this, alive, stream, failed] {
       if (!*alive || stream->over()) return;
       stream->block_wanted = false;
@@ -152,14 +154,21 @@ void Live::close(LiveStream& stream, StreamState state) {
   stream.viewers.clear();
   // Its state stays, to go on from; the network goes. Where the worker is at a block, that ends first.
   stream.making->stop = true;
-  stream.device.worker->add_urgent([making = stream.making, path = scratch_ / (stream.id + ".safetensors")] {
-    if (!making->source) return;
-    try {
-      making->source->save(path);
-    } catch (const std::exception&) {  // then nobody goes on from it
-    }
-    making->source.reset();
-  });
+  stream.saving = true;
+  stream.device.worker->add_urgent(
+      [this, alive = alive_, own = find(stream.id), path = scratch_ / (stream.id + ".safetensors")] {
+        if (own->making->source) {
+          try {
+            own->making->source->save(path);
+          } catch (const std::exception&) {  // then nobody goes on from it
+          }
+          own->making->source.reset();
+        }
+        post_([alive, own] {
+          if (*alive) own->saving = false;
+        });
+      });
+  forget_old();
 }
 
 void Live::end(LiveStream& stream) {
@@ -167,13 +176,18 @@ void Live::end(LiveStream& stream) {
 }
 
 void Live::forget_old() {
-  std::erase_if(streams_, [&](const auto& entry) {
-    const LiveStream& stream = *entry.second;
-    if (!stream.over() || stream.ended + limits_.keep_seconds > now_seconds()) return false;
+  constexpr std::size_t most_ended = 32;
+  std::vector<Pointer> ended;
+  for (const auto& [id, stream] : streams_)
+    if (stream->over() && !stream->saving) ended.push_back(stream);
+  std::ranges::sort(ended, {}, [](const Pointer& stream) { return stream->ended; });
+  const double now = now_seconds();
+  for (std::size_t i = 0; i < ended.size(); ++i) {
+    if (ended.size() - i <= most_ended && ended[i]->ended + limits_.keep_seconds > now) continue;
     std::error_code ignored;
-    fs::remove(scratch_ / (stream.id + ".safetensors"), ignored);
-    return true;
-  });
+    fs::remove(scratch_ / (ended[i]->id + ".safetensors"), ignored);
+    streams_.erase(ended[i]->id);
+  }
 }
 
 Live::Pointer Live::find(std::string_view id) const {
@@ -195,15 +209,22 @@ std::vector<Live::Pointer> Live::all() const {
   return streams;
 }
 
-StreamPrompt Live::tell(LiveStream& stream, const std::string& prompt) {
-  if (stream.over()) throw ApiError(409, "ended", "the stream has ended");
+void Live::check_prompt(const std::string& prompt) const {
   if (std::ssize(prompt) > request_limits_.prompt_bytes)
     throw ApiError(400, "too_expensive",
                    detail::concat("prompt: expected at most ", request_limits_.prompt_bytes, " bytes, got ",
                                   prompt.size()),
                    "prompt");
+  if (prompt.find('\0') != std::string::npos)
+    throw ApiError(400, "invalid_value", "prompt: expected text, got a byte 0", "prompt");
+}
+
+StreamPrompt Live::tell(LiveStream& stream, const std::string& prompt) {
+  if (stream.over()) throw ApiError(409, "ended", "the stream has ended");
+  check_prompt(prompt);
   // The block that is being made has begun with the last one.
-  const std::int64_t block = stream.blocks + (stream.block_wanted ? 1 : 0);
+  const bool begun = stream.block_wanted && stream.state != StreamState::starting;
+  const std::int64_t block = stream.blocks + (begun ? 1 : 0);
   const std::int64_t frame = block * stream.device.backend->models().at(stream.model).block_frames;
   StreamPrompt next{stream.prompts.back().number + 1, prompt, frame};
   if (stream.prompts.back().frame == frame && stream.prompts.size() > 1)
@@ -224,10 +245,11 @@ void Live::pause(LiveStream& stream, bool paused) {
 }
 
 Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const std::string& prompt) {
+  check_prompt(prompt);
   // The state is written by the worker after the block it is at; whoever opens the new stream comes after it.
   const fs::path path = scratch_ / (random_id() + ".safetensors");
   if (stream.blocks == 0) throw ApiError(409, "too_early", "the stream has no frames yet to go on from");
-  if (stream.over() && !fs::exists(scratch_ / (stream.id + ".safetensors")))
+  if (stream.over() && !stream.saving && !fs::exists(scratch_ / (stream.id + ".safetensors")))
     throw ApiError(409, "ended", "the stream has ended, and its state is gone");
   forget_old();
   if (running() >= limits_.streams)
@@ -242,7 +264,7 @@ Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const st
   fork->forked_from = stream.id;
   const std::string text = prompt.empty() ? stream.prompts.back().text : prompt;
   fork->prompts = {{0, text, 0}};
-  fork->making->told = prompt.empty() ? text : std::string("\xff");  // which no prompt is: it is told anew
+  fork->making->told = "\xff";  // which no prompt is: it is told anew
   streams_[fork->id] = fork;
   const fs::path ended = scratch_ / (stream.id + ".safetensors");
   stream.device.worker->add_urgent([making = stream.making, path, ended] {
@@ -319,6 +341,7 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
     stream->next_block = now_seconds() + seconds * (1 - share_of_device) / share_of_device;
   for (LiveFrame& frame : frames) stream->ready.push_back(std::move(frame));
   if (hooks_.on_block) hooks_.on_block();
+  if (stream->viewers.empty() && !stream->paused) change(*stream, StreamState::resting);
   if (!stream->ticking) tick(stream);
   want_block(stream);
 }
@@ -382,7 +405,7 @@ void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange,
   auto viewer = std::make_shared<LiveStream::Viewer>();
   viewer->format = format;
   viewer->body = exchange->stream(200, std::move(headers));
-  if (stream->over()) return viewer->body->end();
+  if (stream->over() || exchange->request().method == "HEAD") return viewer->body->end();
   stream->viewers.push_back(viewer);
   // The last frame at once: a picture stands there from the beginning.
   const std::weak_ptr<LiveStream> weak = stream;
@@ -419,10 +442,15 @@ void Live::viewers_changed(const Pointer& stream) {
     if (!stream->ticking) tick(stream);
   }
   if (hooks_.on_change) hooks_.on_change(*stream);
-  if (!stream->viewers.empty()) return;
-  stream->unwatched = now_seconds();
+  if (!stream->viewers.empty()) {
+    stream->unwatched = 0;
+    return;
+  }
+  if (stream->unwatched != 0 && stream->state != StreamState::starting && stream->waits_for_end) return;
+  stream->unwatched = now_seconds(), stream->waits_for_end = true;
   post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(1000 * limits_.rest_seconds) + 50),
               [this, alive = alive_, stream] {
+                stream->waits_for_end = false;
                 if (!*alive || stream->over() || !stream->viewers.empty()) return;
                 if (now_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
               });

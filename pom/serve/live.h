@@ -69,6 +69,7 @@ class Live {
   // A new stream that goes on from where this one is made up to now.
   Pointer fork(LiveStream& stream, const std::string& client, const std::string& prompt);
   void end(LiveStream& stream);
+  void forget_old();  // from time to time
   void watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange, FrameFormat format);
 
   std::size_t running() const;
@@ -76,6 +77,7 @@ class Live {
   Json json(const LiveStream& stream) const;
 
  private:
+  void check_prompt(const std::string& prompt) const;
   void start(const Pointer& stream);
   void want_block(const Pointer& stream);
   void block_made(const Pointer& stream, std::vector<LiveFrame> frames, double seconds);
@@ -83,7 +85,6 @@ class Live {
   void show(LiveStream& stream, LiveFrame frame);
   void viewers_changed(const Pointer& stream);
   void close(LiveStream& stream, StreamState state);
-  void forget_old();
   void change(LiveStream& stream, StreamState state);
   void fail(const Pointer& stream, const std::string& message);
 
@@ -125,8 +126,10 @@ struct LiveStream {
   double created = 0, ended = 0, unwatched = 0;
 
   std::shared_ptr<Making> making = std::make_shared<Making>();
-  bool block_wanted = false;  // one is being made
-  std::int64_t blocks = 0;    // made
+  bool block_wanted = false;   // one is being made
+  bool saving = false;         // of one that has ended
+  bool waits_for_end = false;  // as nobody looks
+  std::int64_t blocks = 0;     // made
   std::deque<LiveFrame> ready;
   bool ticking = false, paused = false;
   double due = 0;         // the next frame, by the stream's clock

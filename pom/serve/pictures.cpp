@@ -153,7 +153,7 @@ void Pictures::drop(const std::string& id) {
 bool Pictures::remove(std::string_view id) {
   const PicturePointer picture = find(id);
   if (!picture) return false;
-  if (has_folder()) fs::remove(options_.folder / (picture->id + "." + picture->extension));
+  remove_file(*picture);
   drop(picture->id);
   return true;
 }
@@ -181,6 +181,11 @@ void Pictures::forget_old(double now) {
 void Pictures::write_file(const Picture& picture) const {
   if (has_folder())
     io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);
+}
+
+void Pictures::remove_file(const Picture& picture) const {
+  std::error_code ignored;
+  if (has_folder()) fs::remove(options_.folder / (picture.id + "." + picture.extension), ignored);
 }
 
 net::Bytes Pictures::read_file(const Picture& picture) const {

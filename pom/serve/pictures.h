@@ -75,6 +75,7 @@ class Pictures {
   // The file of a picture in the folder, whole or not at all; and its bytes. From any thread.
   void write_file(const Picture& picture) const;
   net::Bytes read_file(const Picture& picture) const;
+  void remove_file(const Picture& picture) const;
   bool has_folder() const { return !options_.folder.empty(); }
 
  private:

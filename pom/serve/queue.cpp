@@ -77,17 +77,37 @@ void Queue::check_limits(const generate::Job& job, std::size_t model) const {
     throw too_much("width", "--most-pixels", limits_.pixels, detail::concat(*r.width, "x", *r.height));
   if (job.frames == 0) throw ApiError(400, "too_expensive", "frames: expected a number, got inf", "frames");
   if (job.frames > limits_.frames) throw too_much("frames", "--most-frames", limits_.frames, job.frames);
-  for (const Request& item : job.items)
-    if (std::ssize(item.subject()) > limits_.prompt_bytes)
-      throw too_much("prompt", "--most-prompt-bytes", limits_.prompt_bytes, item.subject().size());
-  if (const auto seconds = seconds_of(backend().macs(model, job)); seconds && *seconds > limits_.seconds)
+  if (const auto seconds = seconds_of(model, backend().macs(model, job));
+      seconds && *seconds > limits_.seconds)
     throw ApiError(400, "too_expensive",
                    detail::concat("expected work of at most ", limits_.seconds,
                                   " s (pom serve --most-seconds), got ", std::round(*seconds), " s"),
                    "steps");
 }
 
+// What would take long to look at is refused before.
+void Queue::check_length(const Request& request) const {
+  for (const std::int64_t count : {request.count, std::ssize(request.seed), std::ssize(request.prompt)})
+    if (count > limits_.items) throw too_much("count", "--most-items", limits_.items, count);
+  const auto check_text = [&](const char* field, const std::string& text) {
+    if (std::ssize(text) > limits_.prompt_bytes)
+      throw too_much(field, "--most-prompt-bytes", limits_.prompt_bytes, text.size());
+  };
+  if (request.class_name) check_text("class", *request.class_name);
+  if (request.negative_class) check_text("negative_class", *request.negative_class);
+  if (request.negative_prompt) check_text("negative_prompt", *request.negative_prompt);
+  for (const std::string& prompt : request.prompt) check_text("prompt", prompt);
+  constexpr std::int64_t most_changes = 100;
+  if (std::ssize(request.prompt_at) > most_changes)
+    throw ApiError(
+        400, "too_expensive",
+        detail::concat("prompt_at: expected at most ", most_changes, ", got ", request.prompt_at.size()),
+        "prompt_at");
+  for (const std::string& change : request.prompt_at) check_text("prompt_at", change);
+}
+
 JobPointer Queue::check(std::size_t model, const Request& request, const std::string& client) const {
+  check_length(request);
   auto served = std::make_shared<ServedJob>();
   try {
     served->job = backend().resolve(model, request);
@@ -123,15 +143,14 @@ void Queue::submit(const JobPointer& job, bool fresh) {
                        ? detail::concat("expected at most ", limits_.waiting_a_client,
                                         " jobs of a client to wait, got one more")
                        : detail::concat("expected at most ", limits_.waiting, " jobs to wait, got one more"));
-    error.retry_after = std::max(1.0, seconds_of(job->macs).value_or(1));
+    error.retry_after = std::max(1.0, seconds_of(job->model, job->macs).value_or(1));
     throw error;
   }
   job->number = next_number_++;
   jobs_[job->id] = job;
   if (!fresh && !job->reproduces && !job->job.clip) {
-    const ModelInfo& model = backend().models().at(job->model);
     for (JobItem& item : job->items)
-      if (PicturePointer same = pictures_.find_made(model.sha256 + generate::request_json(item.request)))
+      if (PicturePointer same = pictures_.find_made(made_key(*job, item.request)); same && same->bytes)
         item.picture = std::move(same), item.given = true;
   }
   if (job->made() == std::ssize(job->items)) return finish(*job, JobState::completed);
@@ -139,7 +158,13 @@ void Queue::submit(const JobPointer& job, bool fresh) {
   if (client.jobs.empty()) client.had = std::max(client.had, turn_);
   client.jobs.push_back(job);
   pump();
-  if (listener_.on_change) listener_.on_change(*job);
+  if (listener_.on_change && job->state == JobState::queued) listener_.on_change(*job);
+}
+
+// One of a client: what others have made is not told.
+std::string Queue::made_key(const ServedJob& job, const Request& item) const {
+  return detail::concat(job.client, "\n", backend().models().at(job.model).sha256,
+                        generate::request_json(item));
 }
 
 // ---- going out ----
@@ -185,7 +210,8 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
   for (const Piece& piece : batch->pieces) {
     batch->job.items.push_back(piece.job->items[piece.item].request);
     batch->macs += piece.job->macs;
-    if (piece.job->previews) batch->preview_every = 1;
+    if (piece.job->previews)
+      batch->preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
   }
   for (auto& [name, client] : clients_)
     std::erase_if(client.jobs, [](const JobPointer& job) { return job->waiting() == 0; });
@@ -241,15 +267,16 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
     if (now - shown < 0.25) return;  // four a second
     shown = now;
     for (generate::Frames& some : all)
-      pool_.add([this, tell, batch, step, item = static_cast<std::size_t>(some.item),
-                 image = std::move(some.images.front())] {
-        const net::Bytes png = shared_bytes(io::encode_png(image));
-        tell([this, batch, step, item, png] {
-          const Piece& piece = batch->pieces[item];
-          if (listener_.on_preview && piece.job->previews && !piece.job->over())
-            listener_.on_preview(*piece.job, static_cast<std::int64_t>(piece.item), step, png);
+      if (batch->pieces[static_cast<std::size_t>(some.item)].job->previews)
+        pool_.add([this, tell, batch, step, item = static_cast<std::size_t>(some.item),
+                   image = std::move(some.images.front())] {
+          const net::Bytes png = shared_bytes(io::encode_png(image));
+          tell([this, batch, step, item, png] {
+            const Piece& piece = batch->pieces[item];
+            if (listener_.on_preview && piece.job->previews && !piece.job->over())
+              listener_.on_preview(*piece.job, static_cast<std::int64_t>(piece.item), step, png);
+          });
         });
-      });
   };
   try {
     device.backend->run(batch->model, batch->job, std::ssize(batch->pieces), observer);
@@ -306,8 +333,10 @@ void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::v
     if (piece.job->reproduces) image = frames.front();
     post_([this, alive, batch, piece, picture, image = std::move(image), failure] {
       if (!*alive) return;
-      if (failure) return failed(batch, *failure);
-      made(piece, picture, image);
+      if (!failure) return made(piece, picture, image);
+      if (piece.job->over()) return;  // the others of its batch are well
+      piece.job->error = *failure;
+      finish(*piece.job, JobState::failed);
     });
   });
 }
@@ -318,7 +347,8 @@ void Queue::heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::i
   Running& device = devices_[batch->device];
   const double now = now_seconds();
   if (device.batch == batch) device.heard = now;
-  ++evaluations_;
+  evaluations_ += static_cast<std::uint64_t>(std::max<std::int64_t>(0, done - batch->told));
+  batch->told = done;
   if (done > 0) seconds_an_evaluation_ = std::max(1e-3, (now - batch->began) / static_cast<double>(done));
   std::set<ServedJob*> jobs;
   for (const Piece& piece : batch->pieces) jobs.insert(piece.job.get());
@@ -335,11 +365,11 @@ void Queue::heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::i
 
 void Queue::made(const Piece& piece, PicturePointer picture, const std::optional<io::Image>& image) {
   ServedJob& job = *piece.job;
-  if (job.over()) return;
-  const ModelInfo& model = backend().models().at(job.model);
-  if (job.keep)
-    pictures_.add(picture,
-                  job.job.clip ? std::string() : model.sha256 + generate::request_json(picture->request));
+  if (job.over()) {  // nobody wants it any more
+    if (job.keep) pool_.add([this, picture] { pictures_.remove_file(*picture); });
+    return;
+  }
+  if (job.keep) pictures_.add(picture, job.job.clip ? std::string() : made_key(job, picture->request));
   pictures_.forget_old(now_seconds());
   job.items[piece.item].picture = picture;
   if (job.reproduces && image) {
@@ -373,9 +403,11 @@ void Queue::ended(const std::shared_ptr<Batch>& batch) {
   if (device.batch != batch) return;
   device.batch = nullptr;
   const double seconds = now_seconds() - batch->began;
-  if (!batch->stop && batch->macs > 0) {
+  constexpr double long_enough = 0.2;  // seconds: less is mostly what every batch takes
+  if (!batch->stop && batch->macs > 0 && seconds > long_enough) {
+    double& speed = seconds_a_mac_[batch->model];
     const double found = seconds / batch->macs;
-    seconds_a_mac_ = seconds_a_mac_ == 0 ? found : 0.7 * seconds_a_mac_ + 0.3 * found;
+    speed = speed == 0 ? found : 0.7 * speed + 0.3 * found;
   }
   if (listener_.on_batch) listener_.on_batch(*batch->pieces.front().job, std::ssize(batch->pieces), seconds);
   pump();
@@ -388,7 +420,15 @@ void Queue::finish(ServedJob& job, JobState state) {
     std::erase_if(client.jobs, [&](const JobPointer& other) { return other.get() == &job; });
   over_.push_back(jobs_.at(job.id));
   forget_old();
+  if (job.reproduces) job.reproduces->expected = {};
   if (listener_.on_change) listener_.on_change(job);
+  // Whoever asks later is told of pictures, whose bytes are kept elsewhere, and only so many.
+  for (JobItem& item : job.items) {
+    if (!item.picture || !item.picture->bytes) continue;
+    auto light = std::make_shared<Picture>(*item.picture);
+    light->bytes = nullptr;
+    item.picture = std::move(light);
+  }
 }
 
 void Queue::forget_old() {
@@ -403,7 +443,9 @@ void Queue::forget_old() {
 
 void Queue::cancel(const JobPointer& job, const char* reason) {
   if (job->over()) return;
-  job->error.emplace(499, reason, "cancelled");
+  const bool down = std::string_view(reason) == "draining";
+  job->error.emplace(down ? 503 : 400, reason, down ? "the server is going down" : "cancelled");
+  job->error->retry = down;
   finish(*job, JobState::cancelled);
   for (Running& device : devices_)
     if (device.batch &&
@@ -452,25 +494,27 @@ std::int64_t Queue::position(const ServedJob& job) const {
   return before;
 }
 
-std::optional<double> Queue::seconds_of(double macs) const {
-  if (seconds_a_mac_ == 0) return std::nullopt;
-  return macs * seconds_a_mac_;
+std::optional<double> Queue::seconds_of(std::size_t model, double macs) const {
+  const auto speed = seconds_a_mac_.find(model);
+  if (speed == seconds_a_mac_.end()) return std::nullopt;
+  return macs * speed->second;
 }
 
 std::optional<double> Queue::seconds_left(const ServedJob& job) const {
-  if (job.over() || seconds_a_mac_ == 0) return std::nullopt;
-  const auto left_of = [](const ServedJob& one) {
+  if (job.over()) return std::nullopt;
+  const auto left_of = [&](const ServedJob& one) {
     const double all = one.macs * static_cast<double>(one.items.size());
-    const double share = one.all_evaluations == 0 ? 1
-                                                  : static_cast<double>(one.evaluations) /
-                                                        static_cast<double>(one.all_evaluations);
-    return all * (1 - share);
+    const double done = one.all_evaluations == 0
+                            ? 0
+                            : static_cast<double>(one.evaluations) / static_cast<double>(one.all_evaluations);
+    return seconds_of(one.model, all * (1 - done));
   };
-  double macs = left_of(job);
+  std::optional<double> seconds = left_of(job);
+  if (!seconds) return std::nullopt;
   if (job.state == JobState::queued)
     for (const auto& [id, other] : jobs_)
-      if (!other->over() && other->number < job.number) macs += left_of(*other);
-  return macs * seconds_a_mac_ / static_cast<double>(devices_.size());
+      if (!other->over() && other->number < job.number) *seconds += left_of(*other).value_or(0);
+  return *seconds / static_cast<double>(devices_.size());
 }
 
 std::int64_t Queue::waiting() const {
@@ -495,7 +539,7 @@ Json job_json(const ServedJob& job, const Queue& queue) {
     Json one = {{"seed", item.request.own_seed()}, {"subject", item.request.subject()},
                 {"width", *item.request.width},    {"height", *item.request.height},
                 {"frames", job.job.frames},        {"picture", nullptr}};
-    if (item.picture)
+    if (item.picture && job.keep)
       one["picture"] = {
           {"id", item.picture->id}, {"url", item.picture->url()}, {"type", item.picture->type()}};
     items.push_back(std::move(one));

@@ -63,12 +63,13 @@ class Queue {
   std::vector<JobPointer> all() const;
   std::int64_t position(const ServedJob& job) const;               // 1: the next one
   std::optional<double> seconds_left(const ServedJob& job) const;  // until it is done, by the speed so far
-  std::optional<double> seconds_of(double macs) const;
+  std::optional<double> seconds_of(std::size_t model, double macs) const;
 
   std::int64_t waiting() const, running() const;
   // Whether a device that has something to do has not been heard of for ten times as long as is usual.
   bool stuck(double now) const;
   std::uint64_t evaluations() const { return evaluations_; }
+  void check_request(const generate::Request& request) const { check_length(request); }  // of a stream
   void drain();  // nothing more is taken; what waits is told so
   bool draining() const { return draining_; }
 
@@ -87,7 +88,7 @@ class Queue {
     generate::Job job;
     std::atomic<bool> stop = false;
     std::atomic<std::int64_t> done = 0;
-    std::int64_t preview_every = 0;
+    std::int64_t preview_every = 0, told = 0;  // evaluations that were heard of
     double began = 0, macs = 0;
   };
   struct Running {
@@ -96,6 +97,8 @@ class Queue {
     double heard = 0;  // of it
   };
 
+  void check_length(const generate::Request& request) const;
+  std::string made_key(const ServedJob& job, const generate::Request& item) const;
   void check_limits(const generate::Job& job, std::size_t model) const;
   void pump();
   std::shared_ptr<Batch> next_batch(std::size_t device);
@@ -121,8 +124,9 @@ class Queue {
   std::map<std::string, JobPointer, std::less<>> jobs_;
   std::vector<JobPointer> over_;  // in the order of their ends
   std::uint64_t next_number_ = 1, evaluations_ = 0;
-  double seconds_a_mac_ = 0, seconds_an_evaluation_ = 0;  // of late
-  double turn_ = 0;                                       // what the client whose turn it was last has had
+  std::map<std::size_t, double> seconds_a_mac_;  // of late, by model
+  double seconds_an_evaluation_ = 0;             // likewise
+  double turn_ = 0;                              // what the client whose turn it was last has had
   bool draining_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t most_seed = (std::int64_t{1} << 53) - 1;  // what JavaScript counts to
 
 // Files of the machine that serves, and what a route decides by itself.
-constexpr std::array<std::string_view, 5> local = {"init", "strength", "continue", "save_state", "stream"};
+constexpr std::array<std::string_view, 6> local = {"init",       "strength", "continue",
+                                                   "save_state", "stream",   "window"};
 
 bool means_something(const Field& field, const ModelInfo& model, bool live) {
   if (std::ranges::find(local, field.name) != local.end()) return false;
@@ -147,9 +148,14 @@ generate::Request request_of(const Json& object, const ModelInfo& model) {
       if (one.is_number() && (one.get<double>() < -1 || one.get<double>() > static_cast<double>(most_seed)))
         throw ApiError(400, "out_of_range",
                        detail::concat("seed: expected -1 to ", most_seed, ", got ", one.dump()), "seed");
+  Json said = Json::object();  // null is the same as leaving a field out, and a class may be a number
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null())
+      said[key] = key.ends_with("class") && value.is_number_integer() ? Json(value.dump()) : value;
   try {
-    generate::Request request = generate::request_from_json(object.dump(), "request");
-    if (!object.contains("seed")) request.seed = {-1};
+    generate::Request request =
+        generate::request_from_json(said.dump(-1, ' ', false, Json::error_handler_t::replace), "request");
+    if (!said.contains("seed")) request.seed = {-1};
     return request;
   } catch (const Error& error) {
     throw field_error(error.what());

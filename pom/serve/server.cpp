@@ -55,6 +55,7 @@ struct Server::Impl {
   std::unique_ptr<Api> api;
   std::unique_ptr<net::Router> router;
   std::atomic<bool> ready = false;
+  bool drained = false;  // and its thread has stopped
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<Pool> pool = std::make_unique<Pool>();
   std::unique_ptr<net::HttpServer> http;
@@ -247,6 +248,7 @@ struct Server::Impl {
     http->post_after(milliseconds(15'000), [this] {
       api->ping();
       pictures.forget_old(now_seconds());
+      live->forget_old();
       ping_on();
     });
   }
@@ -274,14 +276,14 @@ Server::Server(ServeOptions options, const std::function<std::vector<std::unique
 
 Server::~Server() {
   Impl& impl = *impl_;
-  if (impl.http && impl.ready)  // what runs sees it at its next evaluation
+  if (impl.http && impl.ready && !impl.drained)  // what runs sees it at its next evaluation
     impl.ask([&] {
       for (const JobPointer& job : impl.queue->all()) impl.queue->cancel(job, "server_end");
       return true;
     });
+  if (impl.http) impl.http->stop(milliseconds(0));  // nobody asks for anything any more
   impl.workers.clear();
   impl.pool.reset();
-  if (impl.http) impl.http->stop(milliseconds(0));
   impl.router.reset(), impl.api.reset(), impl.live.reset(), impl.queue.reset();
   impl.http.reset();
 }
@@ -303,12 +305,14 @@ void Server::drain(double seconds) {
   while (std::chrono::steady_clock::now() < end && impl.ask([&] { return impl.queue->running() > 0; }))
     std::this_thread::sleep_for(milliseconds(20));
   impl.ask([&] {
+    for (const JobPointer& job : impl.queue->all()) impl.queue->cancel(job, "draining");
     for (const Live::Pointer& stream : impl.live->all()) impl.live->end(*stream);
     impl.api->end();
     return true;
   });
   impl.http->stop_accepting();
   impl.http->stop(milliseconds(500));
+  impl.drained = true;
 }
 
 }  // namespace pom::serve

@@ -2,6 +2,7 @@
 // takes processor time and no device (PNG, files).
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -25,6 +26,8 @@ class Worker {
   void let_urgent_pass();  // in this thread, from work that is not urgent
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void run();
   std::function<void()> next_urgent();
 
@@ -32,7 +35,8 @@ class Worker {
   std::condition_variable changed_;
   std::deque<std::function<void()>> work_, urgent_;
   bool end_ = false;
-  std::thread thread_;  // the last member: it uses the others
+  Clock::time_point urgent_from_;  // of its thread alone: others had to wait for what was urgent
+  std::thread thread_;             // the last member: it uses the others
 };
 
 // A few threads for pieces of work that are independent of each other.

@@ -90,11 +90,11 @@ class Serving:
         assert answer.status == 202, answer.body
         return answer.json
 
-    def finished(self, job, seconds=60):
+    def finished(self, job, seconds=60, **options):
         """The job once it is over."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            job = self.get(f"/pom/v1/jobs/{job['id']}").json
+            job = self.get(f"/pom/v1/jobs/{job['id']}", **options).json
             if job["state"] not in ("queued", "running"):
                 return job
             time.sleep(0.02)

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from serving import Serving
 from tools import built_program, referee
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,15 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.fixture
+def server_of_the_docs():
+    """The address of a `pom serve`, for docs/serve.md."""
+    referee("openai")
+    built_program()
+    with Serving(ROOT / "assets/shapes64") as server:
+        yield f"127.0.0.1:{server.port}"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
 def test_python_blocks_run(page, monkeypatch, request):
     """All blocks of a page, in order, in one namespace, at the root of the repository."""
@@ -55,8 +65,11 @@ def test_python_blocks_run(page, monkeypatch, request):
     namespace = {"__name__": "docs"}
     if any("libpom.Engine" in source for source in blocks(page)):
         request.getfixturevalue("extension")
+    address = "127.0.0.1:8000"  # of the pages; here any that is free
+    if any(address in source for source in blocks(page)):
+        address = request.getfixturevalue("server_of_the_docs")
     for source in blocks(page):
-        exec(compile(source, name(page), "exec"), namespace)
+        exec(compile(source.replace("127.0.0.1:8000", address), name(page), "exec"), namespace)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

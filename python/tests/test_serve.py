@@ -12,7 +12,7 @@ import pytest
 from serving import Serving
 from test_cli import model, pom  # noqa: F401
 from test_cli_video import write_clip_model
-from tools import built_program, lacking
+from tools import built_program, lacking, referee
 
 SLOW = {"class": "star", "steps": 250, "width": 64, "height": 64, "sampler": "heun"}
 
@@ -109,6 +109,28 @@ def test_mistakes(server, body, code, param):
     assert answer.error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({f"key{i}": i for i in range(50_000)}, "bad_json"),
+        ({"class": "star", "seed": list(range(100_000))}, "too_expensive"),
+        ({"class": "star", "count": 1_000_000}, "too_expensive"),
+        ({"model": "causal", "prompt": ["a star"] * 100_000}, "too_expensive"),
+        ({"class": "star," * 100_000}, "too_expensive"),
+        ({"model": "causal", "prompt": "a", "negative_prompt": "b" * 50_000}, "too_expensive"),
+        ({"model": "causal", "prompt": "a", "prompt_at": ["2:a"] * 50_000}, "too_expensive"),
+        ({"model": "causal", "prompt": "a\0b"}, "invalid_value"),
+        ({"model": "causal", "prompt": "a", "window": 7}, "unknown_parameter"),
+    ],
+    ids=range(9),
+)
+def test_what_would_take_long_is_refused_at_once(server, body, code):
+    began = time.monotonic()
+    answer = server.post("/pom/v1/jobs", body)
+    assert (answer.status, answer.error["code"]) == (400, code), answer.body[:300]
+    assert time.monotonic() - began < 3
+
+
 def test_limits_are_reached(server):
     for body in (
         {"class": "star", "steps": 250},
@@ -117,6 +139,7 @@ def test_limits_are_reached(server):
     ):
         assert server.finished(server.job(body))["state"] == "completed"
     assert server.job({"class": "star", "steps": 3.0, "seed": 5.0})["items"][0]["seed"] == 5
+    assert server.job({"class": 2, "seed": None})["items"][0]["subject"] in ("star", "2")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +333,11 @@ def test_keys(model, tmp_path):  # noqa: F811
         job = server.job({"class": "star", "seed": 1}, headers=first)
         assert server.get(f"/pom/v1/jobs/{job['id']}", headers=second).status == 404
         assert server.get(f"/pom/v1/jobs/{job['id']}", headers=first).status == 200
+        server.finished(server.job({"class": "star", "seed": 1}, headers=first), headers=first)
         assert server.get("/pom/v1/pictures", headers=second).json["pictures"] == []
+        same = server.finished(server.job({"class": "star", "seed": 1}, headers=second), headers=second)
+        url = same["items"][0]["picture"]["url"]  # its own, and not that of the other
+        assert server.get(url, headers=second).status == 200 and server.get(url, headers=first).status == 404
         assert not any("first-key" in line for line in server.log)
 
 
@@ -352,7 +379,7 @@ def test_the_schema_says_what_is_taken(server):
 
 
 def test_the_metrics_are_prometheus(server):
-    parser = pytest.importorskip("prometheus_client.parser")
+    parser = referee("prometheus_client.parser")
     server.made({"class": "star", "seed": 71})
     families = {
         f.name: f for f in parser.text_string_to_metric_families(server.get("/metrics").body.decode())
@@ -380,6 +407,23 @@ def test_drain(model):  # noqa: F811
         assert refused == "draining"
         assert server.process.wait(timeout=60) == 0
         assert job["state"] == "running" and waiting["state"] == "queued"
+
+
+def test_the_end_with_listeners_and_work_that_is_too_long(model, clip_model):  # noqa: F811
+    with Serving(model, clip_model, flags=["--drain", 0.2]) as server:
+        stream = server.post("/pom/v1/streams", {"prompt": "a star"}).json
+        frames = server.frames(stream)
+        next(frames)
+        listener = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        listener.sendall(b"GET /pom/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"hello" in listener.recv(65536)
+        server.job(SLOW | {"count": 10})
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=30) == 0
+        assert time.monotonic() - began < 15
+        assert sum(1 for _ in frames) < 100
+        listener.close()
 
 
 def test_it_leaks_nothing(server):

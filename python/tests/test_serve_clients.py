@@ -10,6 +10,7 @@ import pytest
 from serving import Serving
 from test_cli import model, pom  # noqa: F401
 from test_serve import _built_with_a_server, clip_model, sampled  # noqa: F401
+from tools import referee
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def server(model, clip_model):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def client(server):
-    openai = pytest.importorskip("openai")
+    openai = referee("openai")
     return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
 
 
@@ -77,7 +78,7 @@ def test_openai_events(client):
     ],
 )
 def test_openai_errors(client, words, status, code, param):
-    openai = pytest.importorskip("openai")
+    openai = referee("openai")
     with pytest.raises(openai.APIStatusError) as caught:
         client.images.generate(**words)
     error = caught.value

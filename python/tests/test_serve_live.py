@@ -88,6 +88,11 @@ def test_it_rests_when_nobody_looks(server, stream):
     assert index[0] >= first["frame"] - 1 and index[-1] > first["frame"] - 1
 
 
+def test_who_asks_for_the_head_is_no_viewer(server, stream):
+    assert server.ask("HEAD", f"/pom/v1/streams/{stream['id']}/frames").status == 200
+    assert state_of(server, stream)["viewers"] == 0
+
+
 def test_pause(server, stream):
     frames = server.frames(stream)
     next(frames)

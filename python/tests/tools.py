@@ -17,7 +17,9 @@ import pytest
 OF_NEWER_PYTHONS = (
     "cleanfid",
     "diffusers",
+    "openai",
     "prdc",
+    "prometheus_client",
     "pytorch_fid",
     "scipy",
     "sentencepiece",

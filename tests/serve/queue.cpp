@@ -177,7 +177,7 @@ TEST_F(QueueTest, WhatWasMadeIsNotMadeAgain) {
   ASSERT_TRUE(over(first));
   const JobPointer same = submit("a", 1);
   EXPECT_EQ(same->state, JobState::completed);
-  EXPECT_EQ(same->items.front().picture, first->items.front().picture);
+  EXPECT_EQ(same->items.front().picture->id, first->items.front().picture->id);
   EXPECT_EQ(backend_.evaluations, 4);
 }
 

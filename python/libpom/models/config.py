@@ -264,7 +264,7 @@ class SampleDefaults:
 @dataclass(frozen=True)
 class ModelConfig:
     """All of config.json. `name` is the model's, the folder's where it is empty; `classes` are names, one for
-    each class, or none."""
+    each class, or none; `examples` are prompts to try it with."""
 
     format: int = declared(1, least=1, most=1)
     name: str = declared("")
@@ -274,9 +274,11 @@ class ModelConfig:
     text: TextConfig = TextConfig()
     sample: SampleDefaults = SampleDefaults()
     classes: tuple[str, ...] = declared((), element=str)
+    examples: tuple[str, ...] = declared((), element=str)
 
     def unsaved(self) -> tuple[str, ...]:
-        return () if self.network.video else ("text",)
+        empty = () if self.examples else ("examples",)
+        return empty if self.network.video else ("text", *empty)
 
     def check(self, where: str) -> None:
         """Raises libpom.Error, which begins with `where`, for what the library would refuse to open."""
