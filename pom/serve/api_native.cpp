@@ -327,7 +327,9 @@ class NativeApi {
         throw ApiError(400, "unknown_parameter", detail::concat(field, ": means nothing to a stream"), field);
     if (api_.queue().draining())
       throw ApiError(503, "draining", "the server is going down and takes nothing more");
-    const generate::Request request = request_of(object, api_.model(model));
+    generate::Request request = request_of(object, api_.model(model));
+    if (!request.steps)
+      request.steps = std::min(*api_.queue().backend().defaults(model).steps, most_usual_live_steps);
     api_.queue().check_request(request);
     answer(exchange, api_.live().json(*api_.live().open(model, request, api_.client_of(exchange))), 201);
   }

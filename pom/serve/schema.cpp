@@ -103,6 +103,7 @@ Json request_schema(const Backend& backend, std::size_t model, const QueueLimits
   const ModelInfo& info = backend.models().at(model);
   generate::Request defaults = backend.defaults(model);
   defaults.class_name.reset(), defaults.prompt.clear(), defaults.omega.reset();
+  if (live) defaults.steps = std::min(defaults.steps.value_or(1), most_usual_live_steps);
   Json properties = Json::object();
   for (const BoundField& bound : bind_fields(defaults)) {
     const Field& field = bound.field;

@@ -278,7 +278,7 @@ async function begin(event) {
 }
 
 async function choose(model) {
-  const schema = await json(`/pom/v1/schema?model=${encodeURIComponent(model.id)}`);
+  const schema = await json(`/pom/v1/schema?model=${encodeURIComponent(model.id)}&live=1`);
   form = new Form($("live-fields"), $("live-rest"), schema, model, OMIT);
   form.model = model;
   const prompt = form.parts.get("prompt");
