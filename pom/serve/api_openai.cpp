@@ -67,9 +67,10 @@ std::string class_in(const std::string& prompt, const ModelInfo& model) {
 }
 
 // png as it is; jpeg of its pixels. On the pool.
-std::string file_of(const Picture& picture, const ImageOptions& options) {
-  if (options.format == "png") return *picture.bytes;
-  const io::Image image = io::parse_png_image(std::as_bytes(std::span(*picture.bytes)));
+std::string file_of(const net::Bytes& png, const ImageOptions& options) {
+  check(png != nullptr, "the picture's file is gone");
+  if (options.format == "png") return *png;
+  const io::Image image = io::parse_png_image(std::as_bytes(std::span(*png)));
   const std::vector<std::byte> bytes = io::encode_jpeg(io::to_rgb8(image), std::max(1, options.quality));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -169,6 +170,8 @@ class OpenAi {
         return exchange->answer(
             error_response(changed.error.value_or(ApiError(500, "internal", "the work failed"))));
       with_files(changed, options, [exchange, options, id = changed.id](Json data) {
+        if (data.is_null())
+          return exchange->answer(error_response(500, "internal", "the file could not be made"));
         net::HttpResponse response = json_response({{"created", static_cast<std::int64_t>(now_seconds())},
                                                     {"data", std::move(data)},
                                                     {"output_format", options.format},
@@ -195,13 +198,21 @@ class OpenAi {
             {"sha256", model.sha256}};
   }
 
-  // Files are made on the pool, `then` is called on the server's thread.
+  // Files are made on the pool, `then` is called on the server's thread: with null where one could not be.
   void with_files(const ServedJob& job, const ImageOptions& options, std::function<void(Json)> then) {
-    api_.pool().add([this, items = job.items, options, then = std::move(then)] {
+    std::vector<JobItem> items = job.items;
+    for (JobItem& item : items)  // a job that is over leaves the bytes to the gallery
+      if (PicturePointer kept = api_.pictures().find(item.picture->id)) item.picture = std::move(kept);
+    api_.pool().add([this, items = std::move(items), options, then = std::move(then)] {
       Json data = Json::array();
-      for (const JobItem& item : items)
-        data.push_back(
-            image_json(item, options.url ? std::string() : file_of(*item.picture, options), options));
+      try {
+        for (const JobItem& item : items) {
+          const net::Bytes png = options.url ? nullptr : api_.pictures().read_file(*item.picture);
+          data.push_back(image_json(item, options.url ? std::string() : file_of(png, options), options));
+        }
+      } catch (const std::exception&) {
+        data = nullptr;  // whoever waits is told so
+      }
       api_.post()([then, data = std::move(data)]() mutable { then(std::move(data)); });
     });
   }
@@ -251,6 +262,7 @@ class OpenAi {
       }
       if (!changed.over()) return;
       with_files(changed, options, [sending, send, common](Json data) {
+        if (data.is_null()) return sending->body->abort();
         for (Json& item : data) {
           Json json = common("image_generation.completed");
           json.update(item);

@@ -190,6 +190,7 @@ void Pictures::remove_file(const Picture& picture) const {
 
 net::Bytes Pictures::read_file(const Picture& picture) const {
   if (picture.bytes) return picture.bytes;
+  if (!has_folder()) return nullptr;
   const fs::path path = options_.folder / (picture.id + "." + picture.extension);
   const io::detail::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.is_open()) return nullptr;

@@ -61,6 +61,10 @@ def test_openai_events(client):
     assert [e.partial_image_index for e in events[:-1]] == list(range(len(events) - 1))
     whole = client.images.generate(prompt="star", extra_body=more)
     assert events[-1].b64_json == whole.data[0].b64_json
+    # What was made before comes at once, in either way.
+    again = list(client.images.generate(prompt="star", stream=True, partial_images=2, extra_body=more))
+    assert [e.type for e in again] == ["image_generation.completed"]
+    assert again[0].b64_json == whole.data[0].b64_json
 
 
 @pytest.mark.parametrize(
