@@ -28,9 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ExperimentFlags {
-  std::string name, output, device = "auto";
+  std::string name, output, only, device = "auto";
   std::vector<std::string> set;
-  std::int64_t threads = 0, batch = 0;
+  std::int64_t threads = 0, batch = 0, jobs = 1;
   double minutes = 0;
   bool quick = false, resume = false, lean = false, list = false, dry_run = false, json = false,
        quiet = false;
@@ -73,6 +73,18 @@ struct ExperimentFlags {
                 .least = 0.001,
                 .most = 1e6},
           minutes);
+    visit(Field{.name = "jobs",
+                .help = "trainings at the same time, each a process of its own (default: 1)",
+                .value = "N",
+                .group = work,
+                .least = 1,
+                .most = 64},
+          jobs);
+    visit(Field{.name = "only",
+                .help = "train one run of an experiment that has begun, e.g. 2x6/seed-3, and nothing else",
+                .value = "ARM/seed-S",
+                .group = work},
+          only);
     visit(Field{.name = "lean", .help = "remove models once they are judged", .group = work}, lean);
     visit(generate::device_field(work), device);
     visit(Field{.name = "batch",
@@ -96,6 +108,18 @@ std::string command_line(const ExperimentFlags& flags) {
   if (flags.quick) line += " --quick";
   for (const std::string& text : flags.set) line += " --set " + text;
   return line;
+}
+
+// This experiment once more, for one run of it: what --jobs starts.
+std::vector<std::string> words_again(const ExperimentFlags& flags, const fs::path& folder,
+                                     std::int64_t threads) {
+  std::vector<std::string> words = this_program();
+  words.insert(words.end(),
+               {"experiment", flags.name, "-q", "-o", folder.string(), "--device", flags.device});
+  if (flags.quick) words.push_back("--quick");
+  for (const std::string& text : flags.set) words.insert(words.end(), {"--set", text});
+  if (threads > 0) words.insert(words.end(), {"--threads", std::to_string(threads)});
+  return words;
 }
 
 int list_all() {
@@ -122,6 +146,18 @@ std::string device_of(const Plan& plan, const std::string& device) {
   return generate::device_named(streaming ? "cpu" : device, "experiment").str();
 }
 
+// The folder belongs to whoever has begun the experiment, the run to this process.
+int run_only(const ExperimentFlags& flags, const Plan& plan, const Folder& folder,
+             const RunOptions& options) {
+  if (!fs::exists(folder.path() / "experiment.toml"))
+    throw UsageError(detail::concat("--only: expected the folder of an experiment that has begun, got ",
+                                    folder.path().string()));
+  folder.begin(plan.experiment, true);
+  const StopSignals signals;
+  const Outcome outcome = Runner(plan, folder, options, signals).train_only(flags.only);
+  return outcome == Outcome::stopped ? signals.exit_code() : Exit::ok;
+}
+
 int run_training(const ExperimentFlags& flags, const Experiment& experiment) {
   const Plan plan = as_usage([&] { return make_plan(experiment); });
   if (flags.dry_run) return print_forecast(plan, flags.json);
@@ -130,18 +166,22 @@ int run_training(const ExperimentFlags& flags, const Experiment& experiment) {
   const std::int64_t threads = flags.quick && flags.threads == 0 ? 1 : flags.threads;
   set_threads(threads);
   const Folder folder(folder_of(flags, experiment));
+  const RunOptions options{
+      .device = flags.device,
+      .threads = threads,
+      .batch = flags.batch,
+      .minutes = flags.minutes,
+      .lean = flags.lean,
+      .quiet = flags.quiet,
+      .command = command_line(flags),
+      .jobs = flags.jobs,
+      .again = flags.jobs > 1 ? words_again(flags, folder.path(), threads) : std::vector<std::string>()};
+  if (!flags.only.empty()) return run_only(flags, plan, folder, options);
   fs::create_directories(folder.path());
   const io::FolderLock lock(folder.path());
   folder.begin(experiment, flags.resume);
   if (plan.keeps_to_one_device()) folder.keep_to(device);
   const StopSignals signals;
-  const RunOptions options{.device = flags.device,
-                           .threads = threads,
-                           .batch = flags.batch,
-                           .minutes = flags.minutes,
-                           .lean = flags.lean,
-                           .quiet = flags.quiet,
-                           .command = command_line(flags)};
   const Outcome outcome = Runner(plan, folder, options, signals).run();
   const Results results = collect(plan, folder);
   write_results(plan, folder, results);

@@ -1,11 +1,16 @@
 #include "cli/experiment/runner.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 
 #include "cli/bench/timing.h"
+#include "cli/command.h"
 #include "cli/terminal.h"
 #include "pom/base/error.h"
+#include "pom/base/suggest.h"
 #include "pom/generate/device.h"
 #include "pom/io/json_fields.h"
 #include "pom/io/sha256.h"
@@ -184,41 +189,127 @@ void Runner::remove_later(const fs::path& model) {
   if (options_.lean) later([model] { fs::remove_all(model); });
 }
 
-void Runner::sweep(const Arm& arm) {
+std::vector<Runner::Cell> Runner::sweep_cells() const {
   const SweepConfig& sweep = plan_.file().sweep;
-  if (!arm.trains() || !arm.sweep.empty()) return;
-  for (const std::string& value : sweep.values)
-    for (const std::int64_t seed : sweep.seeds) {
-      std::vector<std::string> more = {sweep.field + "=" + value};
-      const train::Recipe usual = recipe_of(plan_, arm, seed, more);
-      if (sweep.steps > 0)
-        for (const std::string& assignment : with_steps(usual, sweep.steps)) more.push_back(assignment);
-      const fs::path run = folder_.sweep_run(arm.name, value, seed);
-      train(recipe_of(plan_, arm, seed, more), run, {},
-            detail::concat(arm.name, ", ", sweep.field, " ", value, ", seed ", seed));
-      judge(run / "model", run, {"sweep", plan_.points.front().sets}, seed, sweep_judge(), {});
-      remove_later(run / "model");
-    }
+  std::vector<Cell> all;
+  for (const Arm& arm : plan_.arms) {
+    if (!arm.trains() || !arm.sweep.empty()) continue;
+    for (const std::string& value : sweep.values)
+      for (const std::int64_t seed : sweep.seeds) all.push_back({&arm, seed, value});
+  }
+  return all;
 }
 
-void Runner::cell(const Arm& arm, std::int64_t seed) {
-  const fs::path run = folder_.run(arm.name, seed);
-  if (arm.trains()) {
-    if (arm.equal == "seconds") finish();  // nothing else is at work while steps are timed
-    const auto recipe = final_recipe(plan_, folder_, arm, seed, options_.device, true);
+std::vector<Runner::Cell> Runner::cells() const {
+  std::vector<Cell> all;
+  for (const std::int64_t seed : plan_.file().seeds)
+    for (const Arm& arm : plan_.arms) all.push_back({&arm, seed});
+  return all;
+}
+
+fs::path Runner::run_of(const Cell& cell) const {
+  return cell.value.empty() ? folder_.run(cell.arm->name, cell.seed)
+                            : folder_.sweep_run(cell.arm->name, cell.value, cell.seed);
+}
+
+std::string Runner::name_of(const Cell& cell) const {
+  return run_of(cell).lexically_relative(folder_.path()).generic_string();
+}
+
+// Nothing else is at work meanwhile.
+void Runner::time_steps() {
+  for (const Arm& arm : plan_.arms)
+    if (arm.equal == "seconds")
+      final_recipe(plan_, folder_, arm, plan_.file().seeds.front(), options_.device, true);
+}
+
+void Runner::train(const Cell& cell) {
+  const Arm& arm = *cell.arm;
+  const fs::path run = run_of(cell);
+  if (cell.value.empty()) {
+    const auto recipe = final_recipe(plan_, folder_, arm, cell.seed, options_.device, true);
     check(recipe.has_value(), arm.name, ": the sweep of its recipe is not done");
     const std::string first =
-        arm.from.empty() ? std::string() : (folder_.run(arm.from, seed) / "model").string();
-    train(*recipe, run, first, detail::concat(arm.name, ", seed ", seed));
+        arm.from.empty() ? std::string() : (folder_.run(arm.from, cell.seed) / "model").string();
+    train(*recipe, run, first, detail::concat(arm.name, ", seed ", cell.seed));
+    return;
   }
-  if (!arm.judged) return;
-  const fs::path model = folder_.run(arm.trains() ? arm.name : arm.model, seed) / "model";
+  const SweepConfig& sweep = plan_.file().sweep;
+  std::vector<std::string> more = {sweep.field + "=" + cell.value};
+  const train::Recipe usual = recipe_of(plan_, arm, cell.seed, more);
+  if (sweep.steps > 0)
+    for (const std::string& assignment : with_steps(usual, sweep.steps)) more.push_back(assignment);
+  train(recipe_of(plan_, arm, cell.seed, more), run, {},
+        detail::concat(arm.name, ", ", sweep.field, " ", cell.value, ", seed ", cell.seed));
+}
+
+void Runner::judge_tried(const Cell& cell) {
+  const fs::path run = run_of(cell);
+  judge(run / "model", run, {"sweep", plan_.points.front().sets}, cell.seed, sweep_judge(), {});
+  remove_later(run / "model");
+}
+
+// Models of a seed stay until all its arms are done: one may begin with another's.
+void Runner::judge(const Cell& cell) {
+  if (!cell.value.empty()) return judge_tried(cell);
+  const Arm& arm = *cell.arm;
+  const fs::path model = folder_.run(arm.trains() ? arm.name : arm.model, cell.seed) / "model";
   for (const Point& point : plan_.points) {
-    const bool first = seed == plan_.file().seeds.front();
+    if (!arm.judged) break;
+    const bool first = cell.seed == plan_.file().seeds.front();
     const std::string name = plan_.points.size() > 1 ? arm.name + "-" + point.name : arm.name;
-    judge(model, run, point, seed, main_judge(),
+    judge(model, run_of(cell), point, cell.seed, main_judge(),
           first ? folder_.path() / "sheets" / (name + ".png") : fs::path());
   }
+  if (++arms_done_[cell.seed] < plan_.arms.size()) return;
+  for (const Arm& one : plan_.arms) remove_later(folder_.run(one.name, cell.seed) / "model");
+}
+
+void Runner::work_through(const std::vector<Cell>& all) {
+  if (options_.jobs > 1) return work_at_once(all);
+  for (const Cell& cell : all) {
+    if (cell.arm->trains()) train(cell);
+    judge(cell);
+  }
+}
+
+// In the order of their list, but for those that must wait for an arm before them.
+void Runner::work_at_once(const std::vector<Cell>& all) {
+  Workers workers(options_.jobs, signals_);
+  for (const Cell& cell : all) {
+    const Arm& arm = *cell.arm;
+    const std::string& needs = arm.trains() ? arm.from : arm.model;
+    while (!needs.empty() && !Folder::trained(folder_.run(needs, cell.seed))) settle(workers, all);
+    if (!arm.trains() || Folder::trained(run_of(cell))) {
+      if (arm.trains()) train(cell);  // is done: only looks whether the recipe is the same
+      judge(cell);
+      continue;
+    }
+    while (workers.full()) settle(workers, all);
+    start(workers, cell);
+    if (workers.full()) cell.value.empty() ? main_judge() : sweep_judge();  // made ready meanwhile
+  }
+  while (!workers.idle()) settle(workers, all);
+}
+
+void Runner::start(Workers& workers, const Cell& cell) {
+  check_time();
+  std::vector<std::string> words = options_.again;
+  words.insert(words.end(), {"--only", name_of(cell)});
+  if (options_.minutes > 0) words.insert(words.end(), {"--minutes", std::to_string(seconds_left() / 60)});
+  remark(name_of(cell) + ": training");
+  workers.start(name_of(cell), std::move(words));
+}
+
+void Runner::settle(Workers& workers, const std::vector<Cell>& all) {
+  const Workers::Ended ended = workers.wait();
+  if (signals_.asked().load()) throw Leave{Outcome::stopped};
+  check(ended.status == 0, ended.name, ": its training ended with exit status ", ended.status);
+  const auto cell = std::ranges::find(all, ended.name, [&](const Cell& one) { return name_of(one); });
+  const std::optional<Trained> trained = Folder::trained(run_of(*cell));
+  if (!trained) throw Leave{Outcome::out_of_time};
+  remark(detail::concat(ended.name, ": ", trained->steps, " steps in ", std::lround(trained->seconds), " s"));
+  judge(*cell);
 }
 
 void Runner::time_points(std::int64_t seed) {
@@ -234,21 +325,9 @@ void Runner::time_points(std::int64_t seed) {
   }
 }
 
-Outcome Runner::run() {
+Outcome Runner::leaving(const std::function<void()>& work) {
   try {
-    if (plan_.file().timed()) {
-      for (const std::int64_t seed : plan_.file().seeds) time_points(seed);
-      return Outcome::complete;
-    }
-    measure_floor();
-    if (!plan_.file().sweep.field.empty())
-      for (const Arm& arm : plan_.arms) sweep(arm);
-    finish();  // what the sweeps chose from
-    for (const std::int64_t seed : plan_.file().seeds) {
-      for (const Arm& arm : plan_.arms) cell(arm, seed);
-      for (const Arm& arm : plan_.arms) remove_later(folder_.run(arm.name, seed) / "model");
-    }
-    finish();
+    work();
     return Outcome::complete;
   } catch (const Leave& leave) {
     if (leave.outcome == Outcome::out_of_time) backlog_.finish();  // models that are trained are judged
@@ -258,6 +337,35 @@ Outcome Runner::run() {
   } catch (const BenchStopped&) {
     return Outcome::stopped;
   }
+}
+
+Outcome Runner::run() {
+  return leaving([&] {
+    if (plan_.file().timed()) {
+      for (const std::int64_t seed : plan_.file().seeds) time_points(seed);
+      return;
+    }
+    if (options_.jobs == 1) measure_floor();
+    if (!plan_.file().sweep.field.empty()) work_through(sweep_cells());
+    finish();  // what the sweeps chose from
+    time_steps();
+    work_through(cells());
+    if (options_.jobs > 1) measure_floor();  // trainings do not wait for it
+    finish();
+  });
+}
+
+Outcome Runner::train_only(const std::string& name) {
+  std::vector<Cell> all = cells();
+  if (!plan_.file().sweep.field.empty()) std::ranges::copy(sweep_cells(), std::back_inserter(all));
+  std::erase_if(all, [](const Cell& cell) { return !cell.arm->trains(); });
+  std::vector<std::string> names;
+  for (const Cell& cell : all) names.push_back(name_of(cell));
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw UsageError(detail::concat("--only: expected a run of the experiment such as ", names.front(),
+                                    ", got ", name, suggestion(name, names)));
+  return leaving([&] { train(all[static_cast<std::size_t>(found - names.begin())]); });
 }
 
 }  // namespace pom::cli::experiment

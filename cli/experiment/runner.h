@@ -4,14 +4,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/experiment/backlog.h"
 #include "cli/experiment/folder.h"
 #include "cli/experiment/judge.h"
 #include "cli/experiment/plan.h"
+#include "cli/experiment/workers.h"
 #include "cli/signals.h"
 #include "pom/base/progress.h"
 
@@ -24,6 +27,8 @@ struct RunOptions {
   bool lean = false;   // models go once they are judged
   bool quiet = false;
   std::string command;
+  std::int64_t jobs = 1;                // trainings at the same time
+  std::vector<std::string> again = {};  // words that start this experiment once more, for one run of it
 };
 
 enum class Outcome { complete, stopped, out_of_time };
@@ -32,15 +37,36 @@ class Runner {
  public:
   Runner(const Plan& plan, const Folder& folder, const RunOptions& options, const StopSignals& signals);
   Outcome run();
+  // One training, by its folder within the experiment's, and nothing else: 2x6/seed-3.
+  Outcome train_only(const std::string& name);
 
  private:
   struct Leave {  // thrown where there is no time left, or a signal asked
     Outcome outcome;
   };
 
+  // A run of the experiment: of an arm and a seed, or of a value that the arm tries.
+  struct Cell {
+    const Arm* arm = nullptr;
+    std::int64_t seed = 0;
+    std::string value = {};  // of the sweep; empty: none
+  };
+
+  Outcome leaving(const std::function<void()>& work);  // what ends it early
   void measure_floor();
-  void sweep(const Arm& arm);
-  void cell(const Arm& arm, std::int64_t seed);
+  std::vector<Cell> sweep_cells() const;
+  std::vector<Cell> cells() const;
+  std::filesystem::path run_of(const Cell& cell) const;
+  std::string name_of(const Cell& cell) const;  // its folder within the experiment's
+  void time_steps();
+  // All of them, one after the other or several at once: trained, then judged.
+  void work_through(const std::vector<Cell>& all);
+  void work_at_once(const std::vector<Cell>& all);
+  void start(Workers& workers, const Cell& cell);
+  void settle(Workers& workers, const std::vector<Cell>& all);  // the next one that ends
+  void train(const Cell& cell);
+  void judge(const Cell& cell);
+  void judge_tried(const Cell& cell);
   void time_points(std::int64_t seed);
   void train(const train::Recipe& recipe, const std::filesystem::path& run, const std::string& init_from,
              const std::string& what);
@@ -62,7 +88,8 @@ class Runner {
   const StopSignals& signals_;
   const double began_ = steady_seconds();
   std::unique_ptr<Judge> judge_, sweep_judge_;
-  Backlog backlog_;  // goes before the judges that it uses
+  Backlog backlog_;                                // goes before the judges that it uses
+  std::map<std::int64_t, std::size_t> arms_done_;  // of a seed
 };
 
 // The assignments for more or fewer steps, with warm-up and cooldown in proportion.
