@@ -174,7 +174,6 @@ void Runner::train(const train::Recipe& recipe, const fs::path& run, const std::
 
 void Runner::judge(const fs::path& model, const fs::path& run, const Point& point, std::int64_t seed,
                    Judge& judge, const fs::path& sheet) {
-  if (Folder::judged(run, point.name)) return;
   check_time();
   later([run, name = point.name, &judge, samples = judge.samples(model, request_of(point), seed, sheet)] {
     Scores scores = judge.scores(samples);
@@ -245,7 +244,8 @@ void Runner::train(const Cell& cell) {
 
 void Runner::judge_tried(const Cell& cell) {
   const fs::path run = run_of(cell);
-  judge(run / "model", run, {"sweep", plan_.points.front().sets}, cell.seed, sweep_judge(), {});
+  const Point how{"sweep", plan_.points.front().sets};
+  if (!Folder::judged(run, how.name)) judge(run / "model", run, how, cell.seed, sweep_judge(), {});
   remove_later(run / "model");
 }
 
@@ -256,6 +256,7 @@ void Runner::judge(const Cell& cell) {
   const fs::path model = folder_.run(arm.trains() ? arm.name : arm.model, cell.seed) / "model";
   for (const Point& point : plan_.points) {
     if (!arm.judged) break;
+    if (Folder::judged(run_of(cell), point.name)) continue;  // before a judge is made ready
     const bool first = cell.seed == plan_.file().seeds.front();
     const std::string name = plan_.points.size() > 1 ? arm.name + "-" + point.name : arm.name;
     judge(model, run_of(cell), point, cell.seed, main_judge(),

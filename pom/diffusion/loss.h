@@ -13,7 +13,8 @@ namespace pom::diffusion {
 
 class Loss {
  public:
-  // The mean square of answer − target.
+  // The mean square of answer − target; of flow-x0 that of the velocity, (x_t − x0)/σ, that the answer means,
+  // with σ at least 0.05.
   static Loss mse() { return Loss(Kind::mse, 0); }
   // The same, weighted by time as min-SNR-γ: the error of the predicted x0 times min(SNR, γ), SNR = α²/σ².
   // Times at which denoising is easy count less, so that they do not pull against the others.

@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // of σ² and of 1 − σ²
 constexpr double kQuarterTurn = std::numbers::pi / 2;
-const std::vector<std::string> kPaths = Path::names();
+const std::vector<std::string> kPaths = Path::names();               // in the order of Prediction
 const std::vector<std::string> kVariances = Path::variance_names();  // in the order of the enum
 
 double logistic(double x) {
@@ -117,32 +117,33 @@ std::size_t index_of(const char* argument, std::string_view name, const std::vec
 }  // namespace
 
 Path Path::named(std::string_view path, std::string_view variance) {
-  if (index_of("path", path, kPaths) == 0) {
-    check(variance.empty(), "Path: variance: expected none, because the path \"flow\" has none, got \"",
+  const auto prediction = static_cast<Prediction>(index_of("path", path, kPaths));
+  if (prediction != Prediction::epsilon) {
+    check(variance.empty(), "Path: variance: expected none, because the path \"", path, "\" has none, got \"",
           variance, "\"");
-    return flow();
+    return Path(prediction, Variance::linear);
   }
   if (variance.empty()) return epsilon();
   return epsilon(static_cast<Variance>(index_of("variance", variance, kVariances)));
 }
 
 std::string_view Path::name() const {
-  return kPaths[prediction_ == Prediction::velocity ? 0 : 1];
+  return kPaths[static_cast<std::size_t>(prediction_)];
 }
 
 std::string_view Path::variance_name() const {
-  if (prediction_ == Prediction::velocity) return "";
+  if (is_flow()) return "";
   return kVariances[static_cast<std::size_t>(variance_)];
 }
 
 double Path::alpha(double t) const {
   check_time(t);
-  return prediction_ == Prediction::velocity ? 1 - t : std::sqrt(1 - clamped_variance(variance_, t));
+  return is_flow() ? 1 - t : std::sqrt(1 - clamped_variance(variance_, t));
 }
 
 double Path::sigma(double t) const {
   check_time(t);
-  return prediction_ == Prediction::velocity ? t : std::sqrt(clamped_variance(variance_, t));
+  return is_flow() ? t : std::sqrt(clamped_variance(variance_, t));
 }
 
 std::pair<at::Tensor, at::Tensor> Path::alpha_sigma(const at::Tensor& t, std::int64_t dims) const {
@@ -151,7 +152,7 @@ std::pair<at::Tensor, at::Tensor> Path::alpha_sigma(const at::Tensor& t, std::in
   std::vector<std::int64_t> shape(static_cast<std::size_t>(dims), 1);
   shape[0] = t.size(0);
   const at::Tensor time = t.to(at::kDouble).reshape(shape);
-  if (prediction_ == Prediction::velocity) return {at::rsub(time, 1), time};
+  if (is_flow()) return {at::rsub(time, 1), time};
   const at::Tensor variance = at::clamp(variance_at(variance_, time), kSmallest, 1 - kSmallest);
   return {at::sqrt(at::rsub(variance, 1)), at::sqrt(variance)};
 }
@@ -170,30 +171,43 @@ at::Tensor Path::mix(const at::Tensor& x0, const at::Tensor& noise, double t) co
 
 at::Tensor Path::target(const at::Tensor& x0, const at::Tensor& noise) const {
   check_same("noise", noise, "x0", x0);
-  return prediction_ == Prediction::velocity ? noise - x0 : noise;
+  switch (prediction_) {
+    case Prediction::velocity:
+      return noise - x0;
+    case Prediction::epsilon:
+      return noise;
+    case Prediction::x0:
+      return x0;
+  }
+  fail("Path: prediction: expected one of the enumeration, got ", static_cast<int>(prediction_));
 }
 
 // velocity: x − t·(ε − x0) = x0 and x + (1 − t)·(ε − x0) = ε, with nothing to divide by.
 Path::Weights Path::x0_weights(double t) const {
+  check_time(t);
+  if (prediction_ == Prediction::x0) return {0, 1};
   if (prediction_ == Prediction::velocity) return {1, -sigma(t)};
   return {1 / alpha(t), -sigma(t) / alpha(t)};
 }
 
 Path::Weights Path::noise_weights(double t) const {
   check_time(t);
+  if (prediction_ == Prediction::epsilon) return {0, 1};
   if (prediction_ == Prediction::velocity) return {1, alpha(t)};
-  return {0, 1};
+  const double least = std::max(sigma(t), kSmallest);
+  return {1 / least, -alpha(t) / least};
 }
 
 at::Tensor Path::predicted_x0(const at::Tensor& x, const at::Tensor& output, double t) const {
   check_same("output", output, "x", x);
   const Weights weights = x0_weights(t);
-  return x * weights.x + output * weights.output;
+  return weights.x == 0 ? output : x * weights.x + output * weights.output;
 }
 
 at::Tensor Path::predicted_x0(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const {
   check_same("output", output, "x", x);
   check_times(t, x);
+  if (prediction_ == Prediction::x0) return output;
   const auto [alpha, sigma] = alpha_sigma(t, x.dim());
   const at::Tensor removed = x - sigma.to(x.scalar_type()) * output;
   return prediction_ == Prediction::velocity ? removed : removed / alpha.to(x.scalar_type());
@@ -202,14 +216,17 @@ at::Tensor Path::predicted_x0(const at::Tensor& x, const at::Tensor& output, con
 at::Tensor Path::predicted_noise(const at::Tensor& x, const at::Tensor& output, double t) const {
   check_same("output", output, "x", x);
   const Weights weights = noise_weights(t);
-  return prediction_ == Prediction::velocity ? x * weights.x + output * weights.output : output;
+  return weights.x == 0 ? output : x * weights.x + output * weights.output;
 }
 
 at::Tensor Path::predicted_noise(const at::Tensor& x, const at::Tensor& output, const at::Tensor& t) const {
   check_same("output", output, "x", x);
   check_times(t, x);
   if (prediction_ == Prediction::epsilon) return output;
-  return x + alpha_sigma(t, x.dim()).first.to(x.scalar_type()) * output;
+  const auto [alpha, sigma] = alpha_sigma(t, x.dim());
+  const at::Tensor kept = alpha.to(x.scalar_type()) * output;
+  if (prediction_ == Prediction::velocity) return x + kept;
+  return (x - kept) / at::clamp(sigma, kSmallest).to(x.scalar_type());
 }
 
 }  // namespace pom::diffusion

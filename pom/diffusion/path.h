@@ -3,6 +3,9 @@
 // training.
 //
 //   flow      α = 1 − t, σ = t; the network predicts the velocity ε − x0
+//   flow-x0   the same mixture; the network predicts x0. A picture has fewer ways to be than noise has, so
+//   that
+//             patches may have more values than the network is wide
 //   epsilon   α = √(1 − σ²), and σ² one of
 //               linear    t
 //               sine      sin(πt/2)
@@ -26,19 +29,21 @@ namespace pom::diffusion {
 
 enum class Variance { linear, sine, cosine, sigmoid, ddpm_linear };
 
-enum class Prediction { velocity, epsilon };
+enum class Prediction { velocity, epsilon, x0 };
 
 class Path {
  public:
   static Path flow() { return Path(Prediction::velocity, Variance::linear); }
+  static Path flow_x0() { return Path(Prediction::x0, Variance::linear); }
   static Path epsilon(Variance variance = Variance::linear) { return Path(Prediction::epsilon, variance); }
-  // "flow", or "epsilon" with the name of a variance ("linear" where it is empty). Other names are errors.
+  // "flow", "flow-x0", or "epsilon" with the name of a variance ("linear" where it is empty). Other names are
+  // errors.
   static Path named(std::string_view path, std::string_view variance = "");
   static std::vector<std::string> names();
   static std::vector<std::string> variance_names();
 
-  std::string_view name() const;           // "flow" or "epsilon"
-  std::string_view variance_name() const;  // empty for flow
+  std::string_view name() const;           // of names()
+  std::string_view variance_name() const;  // empty for flows
   Prediction prediction() const { return prediction_; }
   bool operator==(const Path&) const = default;
 
@@ -53,7 +58,7 @@ class Path {
   at::Tensor target(const at::Tensor& x0, const at::Tensor& noise) const;
 
   // What an answer of the network means: the value is `x`·x_t + `output`·answer. Finite for every t in [0,
-  // 1].
+  // 1]: the noise that flow-x0 leaves is divided by σ, at least 1e-6.
   struct Weights {
     double x, output;
   };
@@ -66,6 +71,7 @@ class Path {
 
  private:
   Path(Prediction prediction, Variance variance) : prediction_(prediction), variance_(variance) {}
+  bool is_flow() const { return prediction_ != Prediction::epsilon; }
 
   Prediction prediction_;
   Variance variance_;

@@ -57,7 +57,7 @@ void check_options(const Sampler& sampler, const SamplerOptions& options) {
 }  // namespace
 
 std::vector<std::string> Path::names() {
-  return {"flow", "epsilon"};
+  return {"flow", "epsilon", "flow-x0"};
 }
 
 std::vector<std::string> Path::variance_names() {

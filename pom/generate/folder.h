@@ -21,7 +21,7 @@ inline constexpr const char* weights_file = "model.safetensors";
 
 // "diffusion" of config.json: what the network was trained to predict.
 struct DiffusionConfig {
-  std::string path = "flow";        // "flow" or "epsilon"
+  std::string path = "flow";        // of diffusion::Path::names()
   std::string variance = "linear";  // of epsilon: linear, sine, cosine, sigmoid
 
   template <class Visit>

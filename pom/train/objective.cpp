@@ -24,7 +24,7 @@ std::int64_t spread(std::int64_t i, std::int64_t total) {
 
 Objective::Objective(const Recipe& recipe)
     : path_(diffusion::Path::named(recipe.diffusion.path,
-                                   recipe.diffusion.path == "flow" ? "" : recipe.diffusion.variance)),
+                                   recipe.diffusion.path == "epsilon" ? recipe.diffusion.variance : "")),
       loss_(diffusion::Loss::named(recipe.loss.kind, recipe.loss.gamma)),
       logit_normal_(recipe.batch.time == "logit-normal"),
       time_shift_(recipe.batch.time_shift) {}

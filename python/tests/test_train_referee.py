@@ -43,6 +43,7 @@ decay = 0.98
 
 CASES = {
     "flow": {},
+    "x0": {"diffusion.path": "flow-x0"},
     "epsilon": {"diffusion.path": "epsilon"},
     "cosine, min-snr": {"diffusion.path": "epsilon", "diffusion.variance": "cosine", "loss.kind": "min-snr"},
     "attention": {"network.mixer": "attention", "network.heads": 2, "network.ffw_expand": 4},
@@ -83,7 +84,7 @@ def reference_network(settings, start):
 
 
 def alpha_sigma(settings, t):
-    if settings.get("diffusion.path", "flow") == "flow":
+    if settings.get("diffusion.path", "flow") != "epsilon":
         return 1 - t, t
     variance = 1 - torch.cos(math.pi * t / 2) if settings.get("diffusion.variance") == "cosine" else t
     variance = variance.clamp(1e-6, 1 - 1e-6)
@@ -92,10 +93,12 @@ def alpha_sigma(settings, t):
 
 def reference_losses(module, settings, x0, noise, t, labels):
     alpha, sigma = (value.view(-1, 1, 1, 1) for value in alpha_sigma(settings, t))
-    flow = settings.get("diffusion.path", "flow") == "flow"
-    target = noise - x0 if flow else noise
+    path = settings.get("diffusion.path", "flow")
+    target = {"flow": noise - x0, "flow-x0": x0, "epsilon": noise}[path]
     output = module(alpha * x0 + sigma * noise, t, labels)
     each = (output - target).square().flatten(1).mean(1)
+    if path == "flow-x0":  # as an error of the velocity
+        each = each / sigma.flatten().clamp(min=0.05).square()
     if settings.get("loss.kind") == "min-snr":  # error of ε is that of x0 times the SNR
         snr = (alpha / sigma).square().flatten()
         each = each * snr.clamp(max=5) / snr

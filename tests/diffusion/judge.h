@@ -19,8 +19,12 @@
 namespace pom::diffusion::testing {
 
 inline std::vector<Path> all_paths() {
-  return {Path::flow(), Path::epsilon(Variance::linear), Path::epsilon(Variance::sine),
-          Path::epsilon(Variance::cosine), Path::epsilon(Variance::sigmoid)};
+  return {Path::flow(),
+          Path::flow_x0(),
+          Path::epsilon(Variance::linear),
+          Path::epsilon(Variance::sine),
+          Path::epsilon(Variance::cosine),
+          Path::epsilon(Variance::sigmoid)};
 }
 
 inline std::string name_of(const Path& path) {

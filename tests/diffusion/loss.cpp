@@ -32,12 +32,20 @@ Example example() {
 }
 
 double target(const Path& path, double x0, double noise) {
+  if (path.prediction() == Prediction::x0) return x0;
   return path.prediction() == Prediction::velocity ? noise - x0 : noise;
+}
+
+// An error of x0 is one of the velocity divided by σ, which counts as 0.05 at least.
+double plain(const Path& path, double t) {
+  return path.prediction() == Prediction::x0 ? std::pow(std::max(path.sigma(t), 0.05), -2) : 1;
 }
 
 // min(SNR, γ) times how much an error of the answer is one of the predicted x0, squared.
 double min_snr(const Path& path, double t, double gamma) {
   const double snr = std::pow(path.alpha(t) / path.sigma(t), 2);
+  if (path.prediction() == Prediction::x0)
+    return std::min(snr, gamma) * std::pow(path.sigma(t) / std::max(path.sigma(t), 0.05), 2);
   return std::min(snr, gamma) * std::pow(path.x0_weights(t).output, 2);
 }
 
@@ -55,7 +63,7 @@ TEST(Loss, IsTheFormulaAndSoIsItsGradient) {
       for (std::int64_t i = 0; i < 5; ++i) {
         const double t = kTimes[static_cast<std::size_t>(i)];
         const double gamma = loss == Loss::min_snr() ? 5 : 0.5;
-        const double weight = loss == Loss::mse() ? 1 : min_snr(path, t, gamma);
+        const double weight = loss == Loss::mse() ? plain(path, t) : min_snr(path, t, gamma);
         double sum = 0;
         for (std::int64_t j = 0; j < size; ++j) {
           const auto at = [&](const at::Tensor& x) { return x.flatten(1)[i][j].item<double>(); };

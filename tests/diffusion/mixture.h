@@ -76,8 +76,10 @@ void answer_rows(const Mixture& mixture, const Path& path, const at::Tensor& x, 
     const std::vector<double> x0 = expected_x0(mixture, row, alpha, sigma);
     for (std::size_t d = 0; d < size; ++d) {
       const double noise = (row[d] - alpha * x0[d]) / sigma;
-      const bool velocity = path.prediction() == Prediction::velocity;
-      to[at + static_cast<std::int64_t>(d)] = static_cast<T>(velocity ? noise - x0[d] : noise);
+      const Prediction asked = path.prediction();
+      to[at + static_cast<std::int64_t>(d)] = static_cast<T>(asked == Prediction::x0         ? x0[d]
+                                                             : asked == Prediction::velocity ? noise - x0[d]
+                                                                                             : noise);
     }
   }
 }
