@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def experiment(*arguments):
 def tiny(*arguments):
     sets = [word for assignment in TINY for word in ("--set", assignment)]
     return experiment(*arguments, "--quick", "-q", *sets)
+
+
+def processes_with(word):
+    """Those whose command has the word in it."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in file.read_bytes().split(b"\0"):
+                found.append(file.parent.name)
+        except OSError:  # ended meanwhile
+            continue
+    return found
 
 
 def rows_of(table):
@@ -115,6 +128,46 @@ def test_killed_and_resumed_it_ends_in_the_same_table(degrees, tmp_path):
     assert result.returncode == 0 and result.stdout == printed, result.stderr
     assert (out / "table.md").read_text() == printed
     assert (out / "plot.svg").read_bytes() == (folder / "plot.svg").read_bytes()
+
+
+def test_several_at_once_end_in_the_same_table(degrees, tmp_path):
+    """Each training is a process of its own, which ends with the one that started it."""
+    folder, printed = degrees
+    out = tmp_path / "out"
+    words = words_of("degrees", "--quick", "-q", "-o", out, "--jobs", "2")
+    assert kill_at(4, words) == -9
+    for _ in range(300):
+        if not processes_with(str(out)):
+            break
+        time.sleep(0.1)
+    assert processes_with(str(out)) == []
+    result = subprocess.run([*words, "--resume"], env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == printed, result.stderr
+    assert (out / "plot.svg").read_bytes() == (folder / "plot.svg").read_bytes()
+
+
+def test_several_at_once_wait_for_what_they_begin_with(tmp_path):
+    one = tiny("resolution", "-o", tmp_path / "one", "--set", "recipe.network.dim=16")
+    many = tiny(
+        "resolution", "-o", tmp_path / "many", "--set", "recipe.network.dim=16", "--jobs", "3", "--lean"
+    )
+    assert many.returncode == 0 and many.stdout == one.stdout, many.stderr
+    assert list((tmp_path / "many").rglob("model.safetensors")) == []
+
+
+def test_one_run_alone(tmp_path):
+    """What --jobs starts, by hand; and its mistakes."""
+    out = tmp_path / "out"
+    early = tiny("guidance", "-o", out, "--only", "dipom/seed-1")
+    assert early.returncode == 2 and "expected the folder of an experiment that has begun" in early.stderr
+    assert not out.exists()
+    begun = tiny("guidance", "-o", out, "--minutes", "0.001")
+    assert begun.returncode == 0, begun.stderr
+    wrong = tiny("guidance", "-o", out, "--only", "dipom/seed-9")
+    assert wrong.returncode == 2 and "expected a run of the experiment such as dipom/seed-1" in wrong.stderr
+    done = tiny("guidance", "-o", out, "--only", "dipom/seed-2")
+    assert done.returncode == 0 and done.stdout == "", done.stderr
+    assert [path.parent.name for path in out.rglob("trained.json")] == ["seed-2"]
 
 
 def test_minutes_stop_and_resume_goes_on(tmp_path):
