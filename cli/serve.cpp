@@ -255,7 +255,7 @@ Command serve_command() {
       .about =
           "Starts a server for pictures, clips and live streams, prints its address and runs until it is "
           "stopped. The address opens a page in a browser; programs use it through its own interface "
-          "(/openapi.json), OpenAI's images (/v1) or Automatic1111's (/sdapi/v1).\n"
+          "(/openapi.json), OpenAI's images and videos (/v1) or Automatic1111's (/sdapi/v1).\n"
           "\n"
           "It listens on this machine alone. For others, put it behind a proxy that has TLS, or give it a "
           "--host and keys.",

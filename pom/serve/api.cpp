@@ -20,7 +20,7 @@ Api::Api(Queue& queue, Live& live, Pictures& pictures, Pool& pool, net::Metrics&
 std::vector<net::Route> Api::routes() {
   std::vector<net::Route> all;
   for (std::vector<net::Route>& some :
-       std::vector{native_routes(*this), openai_routes(*this), a1111_routes(*this)})
+       std::vector{native_routes(*this), openai_routes(*this), video_routes(*this), a1111_routes(*this)})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -73,6 +73,22 @@ void Api::watch(const JobPointer& job, Watcher watcher, const Exchange& exchange
   watchers_[job->id][number] = std::move(watcher);
   exchange->on_gone([this, id = job->id, number] {
     if (const auto found = watchers_.find(id); found != watchers_.end()) found->second.erase(number);
+  });
+}
+
+void Api::give_picture(const Exchange& exchange, const PicturePointer& picture) {
+  const auto give = [exchange, picture](const net::Bytes& bytes) {
+    if (!bytes) return exchange->answer(error_response(404, "not_found", "the picture's file is gone"));
+    net::HttpResponse response;
+    response.headers.set("Content-Type", picture->type());
+    response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
+    response.shared = bytes;
+    exchange->answer(std::move(response));
+  };
+  if (picture->bytes) return give(picture->bytes);
+  pool_.add([this, picture, give] {
+    const net::Bytes bytes = pictures_.read_file(*picture);
+    post_([give, bytes] { give(bytes); });
   });
 }
 

@@ -230,20 +230,7 @@ class NativeApi {
   }
 
   void picture(const Exchange& exchange, const Captures& captures) {
-    const PicturePointer picture = picture_of(exchange, captures["file"]);
-    const auto give = [exchange, picture](const net::Bytes& bytes) {
-      if (!bytes) return exchange->answer(error_response(404, "not_found", "the picture's file is gone"));
-      net::HttpResponse response;
-      response.headers.set("Content-Type", picture->type());
-      response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
-      response.shared = bytes;
-      exchange->answer(std::move(response));
-    };
-    if (picture->bytes) return give(picture->bytes);
-    api_.pool().add([this, picture, give] {
-      const net::Bytes bytes = api_.pictures().read_file(*picture);
-      api_.post()([give, bytes] { give(bytes); });
-    });
+    api_.give_picture(exchange, picture_of(exchange, captures["file"]));
   }
 
   void remove(const Exchange& exchange, const Captures& captures) {

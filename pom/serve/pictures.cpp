@@ -178,6 +178,11 @@ void Pictures::forget_old(double now) {
   while (!order_.empty() && all_.at(order_.front())->created + options_.seconds < now) drop(order_.front());
 }
 
+std::optional<double> Pictures::expires(const Picture& picture) const {
+  if (has_folder()) return std::nullopt;
+  return picture.created + options_.seconds;
+}
+
 void Pictures::write_file(const Picture& picture) const {
   if (has_folder())
     io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);

@@ -76,6 +76,8 @@ class Pictures {
   void write_file(const Picture& picture) const;
   net::Bytes read_file(const Picture& picture) const;
   void remove_file(const Picture& picture) const;
+  // When it will be forgotten, in seconds since 1970; nothing where it is not by time.
+  std::optional<double> expires(const Picture& picture) const;
   bool has_folder() const { return !options_.folder.empty(); }
 
  private:

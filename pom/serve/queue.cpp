@@ -441,6 +441,12 @@ void Queue::forget_old() {
                 [&](const auto& entry) { return entry.second.jobs.empty() && entry.second.had <= turn_; });
 }
 
+void Queue::forget(const JobPointer& job) {
+  if (!job->over()) return;
+  jobs_.erase(job->id);
+  std::erase(over_, job);
+}
+
 void Queue::cancel(const JobPointer& job, const char* reason) {
   if (job->over()) return;
   const bool down = std::string_view(reason) == "draining";

@@ -58,6 +58,8 @@ class Queue {
   // From now on no evaluation is made for it; one that is over stays as it is.
   void cancel(const JobPointer& job, const char* reason);
 
+  void forget(const JobPointer& job);  // one that is over: nobody will ask about it
+
   JobPointer find(std::string_view id) const;
   std::vector<JobPointer> jobs_of(const std::string& client) const;  // newest first
   std::vector<JobPointer> all() const;

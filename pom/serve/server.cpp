@@ -112,7 +112,7 @@ struct Server::Impl {
     http_options.refuse = [this](const net::HttpRequest& request) { return refuse(request); };
     http_options.body_limit = [](const net::HttpRequest& request) -> std::int64_t {
       constexpr std::int64_t mib = 1 << 20;
-      if (request.path == "/pom/v1/reproduce") return 8 * mib;
+      if (request.path == "/pom/v1/reproduce" || request.path == "/v1/videos") return 8 * mib;
       return request.path == "/sdapi/v1/png-info" ? 12 * mib : mib;
     };
     http_options.error = [](int status, std::string_view code, std::string_view message) {
