@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 struct ServeFlags {
   std::vector<std::string> model, allow_host, allow_origin;
-  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, page;
+  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
   bool insecure = false, quiet = false;
@@ -41,6 +41,11 @@ struct ServeFlags {
                 .value = "DIR",
                 .group = what},
           gallery);
+    visit(Field{.name = "state",
+                .help = "folder in which live streams outlive a restart (default: they end with the server)",
+                .value = "DIR",
+                .group = what},
+          state);
     visit(Field{.name = "page",
                 .help = "the page's files from here, for whoever works on them",
                 .value = "DIR",
@@ -212,6 +217,7 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   options.gallery = flags.gallery, options.page = flags.page;
   options.limits = flags.limits;
   options.live.streams = static_cast<std::size_t>(flags.most_streams);
+  options.live.state = flags.state;
   if (!flags.quiet) options.log = [](const std::string& line) { say(line); };
   return options;
 }

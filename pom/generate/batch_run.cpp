@@ -143,7 +143,9 @@ at::Tensor BatchRun::make(std::int64_t block, std::int64_t blocks, const Samplin
 void BatchRun::begin() {
   if (job_.continue_from.empty()) return;
   const StreamModel model{engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()};
-  decoder_->set_state(restore_stream(job_.continue_from, sampler_, model).tensors);
+  StateNotes notes = restore_stream(job_.continue_from, sampler_, model);
+  std::erase_if(notes.tensors, [](const auto& each) { return each.first.starts_with(state_file_prefix); });
+  decoder_->set_state(notes.tensors);
 }
 
 void BatchRun::tell(const std::string& prompt) {
@@ -190,17 +192,18 @@ void BatchRun::save() const {
   if (!job_.save_state.empty()) save_to(job_.save_state);
 }
 
-bool BatchRun::save_to(const std::filesystem::path& path) const {
+bool BatchRun::save_to(const std::filesystem::path& path, const StateNotes& more) const {
   if (sampler_.block() == 0) return false;
   Request request = job_.first();
   request.prompt.clear(), request.prompt_at.clear(), request.frames.reset(), request.fps.reset();
   request.stream = false, request.continue_from.clear();
+  StateNotes notes = more;
+  notes.texts[state_note::request] = request_json(request);
+  notes.texts[state_note::prompt] = prompts_.front();
+  notes.texts[state_note::fps] = number_text(job_.fps);
+  for (const auto& [name, tensor] : decoder_->state()) notes.tensors[name] = tensor;
   save_stream(path, sampler_,
-              {engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()},
-              {.texts = {{state_note::request, request_json(request)},
-                         {state_note::prompt, prompts_.front()},
-                         {state_note::fps, number_text(job_.fps)}},
-               .tensors = decoder_->state()});
+              {engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()}, notes);
   return true;
 }
 

@@ -87,7 +87,8 @@ class BatchRun {
   void begin();
   void pass(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);
   void tell(const std::string& prompt);
-  bool save_to(const std::filesystem::path& path) const;  // false before the first block
+  bool save_to(const std::filesystem::path& path,
+               const StateNotes& more = {}) const;  // false before the first block
 
  private:
   std::span<const Request> items() const;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pom/generate/engine.h"
+#include "pom/generate/live_clip.h"
 #include "pom/io/png.h"
 
 namespace pom::serve {
@@ -35,7 +36,7 @@ class LiveSource {
   virtual void tell(const std::string& prompt) = 0;
   virtual generate::Frames next(const std::atomic<bool>& stop,
                                 const std::function<void()>& on_evaluation) = 0;
-  virtual bool save(const std::filesystem::path& path) const = 0;
+  virtual bool save(const std::filesystem::path& path, const generate::BesideStream& beside) const = 0;
 };
 
 class Backend {

@@ -18,7 +18,9 @@ class EngineClip : public LiveSource {
   generate::Frames next(const std::atomic<bool>& stop, const std::function<void()>& on_evaluation) override {
     return clip_.next(&stop, on_evaluation);
   }
-  bool save(const fs::path& path) const override { return clip_.save(path); }
+  bool save(const fs::path& path, const generate::BesideStream& beside) const override {
+    return clip_.save(path, beside);
+  }
 
  private:
   generate::LiveClip clip_;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "pom/base/progress.h"
 #include "pom/serve/backend.h"
 #include "pom/serve/job.h"
 #include "pom/serve/worker.h"
@@ -133,7 +134,8 @@ class Queue {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-double now_seconds();  // since 1970
+// Since 1970, to be shown; durations and deadlines go by steady_seconds (pom/base/progress.h).
+double now_seconds();
 
 Json job_json(const ServedJob& job, const Queue& queue);
 

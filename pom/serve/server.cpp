@@ -90,7 +90,7 @@ struct Server::Impl {
     if (options.keys.empty()) return request.client;
     const auto key = net::presented_key(request);
     const auto number = key ? options.keys.find(*key) : std::nullopt;
-    return number ? "key " + std::to_string(*number) : request.client;
+    return number ? "key " + options.keys.name(*number) : request.client;
   }
 
   void handle(std::shared_ptr<net::Exchange> exchange) {
@@ -187,6 +187,9 @@ struct Server::Impl {
       metrics.counter("pom_stream_late_seconds_total", "that live streams were behind their clocks")
           .add(seconds);
     };
+    hooks.on_remark = [this](const std::string& what) {
+      if (options.log) options.log(detail::concat(time_text(), " ", shown(what, 500)));
+    };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };
     live = std::make_unique<Live>(devices, *pool, post, post_after, options.live, options.limits, hooks);
     api = std::make_unique<Api>(*queue, *live, pictures, *pool, metrics, post,
@@ -270,6 +273,10 @@ Server::Server(ServeOptions options, const std::function<std::vector<std::unique
       [&impl](std::shared_ptr<net::Exchange> exchange) { impl.handle(std::move(exchange)); });
   impl.backends = backends();
   impl.assemble();
+  impl.ask([&] {
+    impl.live->resume();
+    return true;
+  });
   impl.ready.store(true, std::memory_order_release);
   impl.http->post([&impl] { impl.ping_on(); });
 }
@@ -306,10 +313,19 @@ void Server::drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(20));
   impl.ask([&] {
     for (const JobPointer& job : impl.queue->all()) impl.queue->cancel(job, "draining");
-    for (const Live::Pointer& stream : impl.live->all()) impl.live->end(*stream);
+    for (const Live::Pointer& stream : impl.live->all())
+      if (impl.live->keeps_state())
+        impl.live->suspend(*stream);
+      else
+        impl.live->end(*stream);
     impl.api->end();
     return true;
   });
+  constexpr double state_seconds = 20;  // a block and a file
+  const double last = steady_seconds() + state_seconds;
+  while (impl.live->keeps_state() && steady_seconds() < last &&
+         !impl.ask([&] { return impl.live->suspended(); }))
+    std::this_thread::sleep_for(milliseconds(10));
   impl.http->stop_accepting();
   impl.http->stop(milliseconds(500));
   impl.drained = true;
