@@ -205,6 +205,7 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
       }
     }
   }
+  batch->left = std::deque<std::atomic<bool>>(batch->pieces.size());
   batch->job = lead->job;
   batch->job.items.clear();
   for (const Piece& piece : batch->pieces) {
@@ -248,6 +249,7 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
   double shown = 0, told = 0;
   generate::Observer observer;
   observer.stop = &batch->stop;
+  observer.left = [&](std::int64_t item) { return batch->left.at(static_cast<std::size_t>(item)).load(); };
   observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
     batch->done = done;
     if (const double now = now_seconds(); now - told > 0.05 || done == total) {
@@ -404,7 +406,8 @@ void Queue::ended(const std::shared_ptr<Batch>& batch) {
   device.batch = nullptr;
   const double seconds = now_seconds() - batch->began;
   constexpr double long_enough = 0.2;  // seconds: less is mostly what every batch takes
-  if (!batch->stop && batch->macs > 0 && seconds > long_enough) {
+  const bool whole = std::ranges::none_of(batch->left, [](const auto& left) { return left.load(); });
+  if (!batch->stop && whole && batch->macs > 0 && seconds > long_enough) {
     double& speed = seconds_a_mac_[batch->model];
     const double found = seconds / batch->macs;
     speed = speed == 0 ? found : 0.7 * speed + 0.3 * found;
@@ -453,10 +456,15 @@ void Queue::cancel(const JobPointer& job, const char* reason) {
   job->error.emplace(down ? 503 : 400, reason, down ? "the server is going down" : "cancelled");
   job->error->retry = down;
   finish(*job, JobState::cancelled);
-  for (Running& device : devices_)
-    if (device.batch &&
-        std::ranges::all_of(device.batch->pieces, [](const Piece& p) { return p.job->over(); }))
-      device.batch->stop = true;
+  // Leaving early is possible, entering late is not: all rows of a batch are at the same step.
+  for (Running& device : devices_) {
+    if (!device.batch) continue;
+    Batch& batch = *device.batch;
+    for (std::size_t i = 0; i < batch.pieces.size(); ++i)
+      if (batch.pieces[i].job->over() && !batch.pieces[i].job->items[batch.pieces[i].item].picture)
+        batch.left[i] = true;
+    if (std::ranges::all_of(batch.pieces, [](const Piece& p) { return p.job->over(); })) batch.stop = true;
+  }
 }
 
 void Queue::drain() {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -90,6 +91,7 @@ class Queue {
     std::vector<Piece> pieces;
     generate::Job job;
     std::atomic<bool> stop = false;
+    std::deque<std::atomic<bool>> left = {};  // of its pieces: nobody wants them
     std::atomic<std::int64_t> done = 0;
     std::int64_t preview_every = 0, told = 0;  // evaluations that were heard of
     double began = 0, macs = 0;

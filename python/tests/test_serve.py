@@ -177,6 +177,22 @@ def test_cancel(server):
     assert server.get(f"/pom/v1/jobs/{job['id']}").json["state"] == "cancelled"
 
 
+def test_one_of_a_batch_is_cancelled(server, model, tmp_path):  # noqa: F811
+    settings = {"class": "star", "steps": 120, "width": 32, "height": 32}
+    slow = server.job(SLOW)
+    jobs = [server.job(settings | {"seed": seed}) for seed in range(60, 64)]  # they wait, and go together
+    server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
+    while server.get(f"/pom/v1/jobs/{jobs[1]['id']}").json["evaluations"]["done"] < 2:
+        time.sleep(0.005)
+    assert server.ask("DELETE", f"/pom/v1/jobs/{jobs[1]['id']}").json["state"] == "cancelled"
+    words = ["--class", "star", "--steps", 120, "--size", "32x32"]
+    for seed, job in enumerate(jobs, 60):
+        if seed == 61:
+            continue
+        picture = server.finished(job)["items"][0]["picture"]
+        assert server.get(picture["url"]).body == sampled(tmp_path, model, *words, "--seed", seed, "-y")
+
+
 def test_who_goes_away_is_worked_for_no_more(server):
     body = json.dumps({"prompt": "star", **{k: v for k, v in SLOW.items() if k != "class"}}).encode()
     head = (

@@ -88,11 +88,13 @@ class ScriptedBackend : public Backend {
     for (std::int64_t step = 1; step <= steps; ++step) {
       if (observer.stop->load()) throw generate::Stopped();
       wait_for_a_step();
+      for (std::int64_t i = 0; i < std::ssize(job.items); ++i) rows += !observer.left(i);
       ++evaluations;
       observer.on_evaluation(step, steps);
     }
     if (!failure.empty()) fail(failure);
     for (std::size_t i = 0; i < job.items.size(); ++i) {
+      if (observer.left(static_cast<std::int64_t>(i))) continue;
       io::Image image = io::make_image("test", 4, 4, 3);
       image.data[0] = static_cast<std::uint8_t>(job.items[i].own_seed());
       observer.on_frames({.item = static_cast<std::int64_t>(i), .first = 0, .images = {image}, .last = true});
@@ -109,8 +111,8 @@ class ScriptedBackend : public Backend {
   }
 
   std::int64_t batch = 4;
-  std::atomic<std::int64_t> evaluations = 0;
-  std::vector<std::vector<std::string>> batches;  // that were run, by their pictures
+  std::atomic<std::int64_t> evaluations = 0, rows = 0;  // rows: pictures of all evaluations
+  std::vector<std::vector<std::string>> batches;        // that were run, by their pictures
   std::string failure;
 
  private:
