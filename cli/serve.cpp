@@ -9,8 +9,10 @@
 #include "cli/processor.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/values.h"
 #include "pom/generate/device.h"
 #include "pom/generate/model_names.h"
+#include "pom/generate/process.h"
 #include "pom/serve/server.h"
 
 namespace pom::cli {
@@ -20,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct ServeFlags {
   std::vector<std::string> model, allow_host, allow_origin;
-  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page;
+  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
   bool insecure = false, quiet = false;
@@ -122,6 +124,13 @@ struct ServeFlags {
                 .least = 0.001,
                 .most = 1e9},
           limits.seconds);
+    visit(Field{.name = "most_memory",
+                .help =
+                    "memory of what is made at one time, with the streams, e.g. 4G (default: nine tenths of "
+                    "what is free at the start)",
+                .value = "SIZE",
+                .group = most},
+          most_memory);
     visit(Field{.name = "most_waiting",
                 .help = "jobs that wait",
                 .value = "N",
@@ -216,6 +225,8 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   if (!everywhere && !is_loopback(flags.host)) options.hosts.push_back(flags.host);
   options.gallery = flags.gallery, options.page = flags.page;
   options.limits = flags.limits;
+  options.limits.memory = flags.most_memory.empty() ? generate::available_bytes() / 10 * 9
+                                                    : parse_bytes(flags.most_memory, "--most-memory");
   options.live.streams = static_cast<std::size_t>(flags.most_streams);
   options.live.state = flags.state;
   if (!flags.quiet) options.log = [](const std::string& line) { say(line); };

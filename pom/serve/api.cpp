@@ -121,7 +121,7 @@ void Api::job_changed(const ServedJob& job) {
   }
   // Ten times a second is enough of progress.
   double& told = told_[job.id];
-  const double now = now_seconds();
+  const double now = steady_seconds();
   const bool progress = job.state == JobState::running && job.evaluations > 0;
   if (progress && now - told < 0.1) return;
   told = now;

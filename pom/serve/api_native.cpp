@@ -134,6 +134,7 @@ class NativeApi {
     answer(exchange, {{"seconds", seconds ? Json(*seconds) : Json(nullptr)},
                       {"evaluations", job->all_evaluations},
                       {"macs", macs},
+                      {"memory", api_.queue().backend().memory(job->model, job->job, 1)},
                       {"items", job->items.size()}});
   }
 

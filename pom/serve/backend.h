@@ -55,7 +55,13 @@ class Backend {
   // The request that a model's own settings make of an empty one: defaults of the schema.
   virtual generate::Request defaults(std::size_t model) const = 0;
 
+  // Bytes that making so many items of the job at once takes beyond what the process has anyway, by counting;
+  // of a stream, what it takes as long as it lives.
+  virtual std::int64_t memory(std::size_t model, const generate::Job& job, std::int64_t items) const = 0;
+
   // From one thread at a time, that of the device.
+  // Seconds of a multiply-add of this model, from a short run; 0 where it cannot be said.
+  virtual double measure(std::size_t model) = 0;
   virtual void run(std::size_t model, const generate::Job& job, std::int64_t batch,
                    const generate::Observer& observer) = 0;
   virtual std::unique_ptr<LiveSource> open(std::size_t model, const generate::Job& job) = 0;

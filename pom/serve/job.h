@@ -46,7 +46,8 @@ struct ServedJob {
   std::optional<Reproduction> reproduces = {};
 
   JobState state = JobState::queued;
-  double created = 0, started = 0, finished = 0;  // seconds since 1970; 0: not yet
+  double created = 0, started = 0, finished = 0;  // seconds since 1970, to be shown; 0: not yet
+  double came = 0, waited = 0;                    // by a steady clock: when, and for how long in line
   std::int64_t evaluations = 0, all_evaluations = 0;
   std::optional<ApiError> error = {};
   std::uint64_t number = 0;  // in the order of their coming

@@ -80,10 +80,12 @@ Live::Pointer Live::open(std::size_t model, generate::Request request, const std
     throw field_error(error.what());
   }
   check_job(stream->job);
+  stream->memory = device.backend->memory(model, stream->job, 1);
+  check_memory(*stream);
   const generate::Request& r = stream->job.first();
   stream->id = random_id(), stream->client = client, stream->model = model, stream->device = device;
   stream->number = opened_++;
-  stream->created = stream->unwatched = now_seconds();
+  stream->created = now_seconds(), stream->unwatched = steady_seconds();
   stream->prompts = {{0, r.subject(), 0}};
   stream->making->told = r.subject();
   streams_[stream->id] = stream;
@@ -102,6 +104,24 @@ void Live::check_job(const generate::Job& job) const {
   most("steps", request_limits_.steps, *r.steps);
   most("width", limits_.pixels, *r.width * *r.height);
   most("prompt", request_limits_.prompt_bytes, std::ssize(r.subject()));
+}
+
+void Live::check_memory(const LiveStream& stream) const {
+  const std::int64_t others = memory() + (hooks_.batches_memory ? hooks_.batches_memory() : 0);
+  if (request_limits_.memory == 0 || stream.memory + others <= request_limits_.memory) return;
+  constexpr std::int64_t mib = 1 << 20;
+  ApiError error(503, "out_of_memory",
+                 detail::concat("expected at most ", request_limits_.memory / mib,
+                                " MiB of work at a time (pom serve --most-memory), got ", stream.memory / mib,
+                                " MiB beside ", others / mib, " MiB"));
+  error.retry_after = limits_.rest_seconds;
+  throw error;
+}
+
+std::int64_t Live::memory() const {
+  std::int64_t all = 0;
+  for (const auto& [id, stream] : streams_) all += stream->over() ? 0 : stream->memory;
+  return all;
 }
 
 void Live::start(const Pointer& stream) {
@@ -144,7 +164,7 @@ void Live::change(LiveStream& stream, StreamState state) {
 void Live::close(LiveStream& stream, StreamState state) {
   if (stream.over()) return;
   change(stream, state);
-  stream.ended = now_seconds();
+  stream.ended = steady_seconds();
   stream.ready.clear();
   for (const auto& viewer : stream.viewers) viewer->body->end();
   stream.viewers.clear(), stream.videos.clear();
@@ -180,7 +200,7 @@ void Live::forget_old() {
   for (const auto& [id, stream] : streams_)
     if (stream->over() && !stream->saving) ended.push_back(stream);
   std::ranges::sort(ended, {}, [](const Pointer& stream) { return stream->ended; });
-  const double now = now_seconds();
+  const double now = steady_seconds();
   for (std::size_t i = 0; i < ended.size(); ++i) {
     if (ended.size() - i <= most_ended && ended[i]->ended + limits_.keep_seconds > now) continue;
     std::error_code ignored;
@@ -257,10 +277,12 @@ Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const st
   auto fork = std::make_shared<LiveStream>();
   fork->id = random_id(), fork->client = client, fork->model = stream.model, fork->device = stream.device;
   fork->number = opened_++;
-  fork->created = fork->unwatched = now_seconds();
+  fork->created = now_seconds(), fork->unwatched = steady_seconds();
   fork->job = stream.job;
   fork->job.continue_from = path, fork->job.keeps_text = true, fork->job.changes.clear();
   fork->forked_from = stream.id;
+  fork->memory = stream.memory;
+  check_memory(*fork);
   const std::string text = prompt.empty() ? stream.prompts.back().text : prompt;
   fork->prompts = {{0, text, 0}};
   fork->making->told = not_told;  // it is told anew
@@ -286,7 +308,7 @@ void Live::want_block(const Pointer& stream) {
   const bool wanted = stream->state == StreamState::running && stream->suspended == Suspended::no &&
                       !stream->block_wanted && std::ssize(stream->ready) <= (blocks_ahead - 1) * each;
   if (!wanted) return;
-  const double now = now_seconds();
+  const double now = steady_seconds();
   if (now < stream->next_block) {
     const auto wait =
         std::chrono::milliseconds(1 + static_cast<std::int64_t>(1000 * (stream->next_block - now)));
@@ -306,7 +328,7 @@ void Live::want_block(const Pointer& stream) {
     LiveStream::Making& making = *stream->making;
     if (making.stop || !making.source) return;
     if (state) write_state(stream, *state);
-    const double began = now_seconds();
+    const double began = steady_seconds();
     generate::Frames made;
     try {
       if (making.told != prompt) making.source->tell(prompt), making.told = prompt;
@@ -318,7 +340,7 @@ void Live::want_block(const Pointer& stream) {
         if (*alive) fail(stream, message);
       });
     }
-    const double seconds = now_seconds() - began;
+    const double seconds = steady_seconds() - began;
     pool_.add([this, alive, stream, jpeg, number, videos, seconds, made = std::move(made)] {
       std::vector<LiveFrame> frames;
       for (std::size_t i = 0; i < made.images.size(); ++i) {
@@ -343,7 +365,7 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
   const double rate = static_cast<double>(frames.size()) / std::max(seconds, 1e-6);
   stream->rate = stream->rate == 0 ? rate : 0.8 * stream->rate + 0.2 * rate;
   if (hooks_.pictures_wait && hooks_.pictures_wait())
-    stream->next_block = now_seconds() + seconds * (1 - share_of_device) / share_of_device;
+    stream->next_block = steady_seconds() + seconds * (1 - share_of_device) / share_of_device;
   for (LiveFrame& frame : frames) stream->ready.push_back(std::move(frame));
   if (hooks_.on_block) hooks_.on_block();
   if (stream->suspended == Suspended::asked) return keep(stream);
@@ -356,7 +378,7 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
 void Live::tick(const Pointer& stream) {
   stream->ticking = false;
   if (stream->state != StreamState::running || stream->ready.empty()) return;
-  const double now = now_seconds(), period = 1 / stream->job.fps;
+  const double now = steady_seconds(), period = 1 / stream->job.fps;
   if (stream->due == 0 || now - stream->due > period) {
     if (stream->due != 0 && hooks_.on_late) hooks_.on_late(now - stream->due);
     stream->due = now;  // slower, and not in leaps
@@ -370,7 +392,7 @@ void Live::tick(const Pointer& stream) {
     if (stream->ready.empty()) return;
   }
   stream->ticking = true;
-  const double wait = std::max(0.0, stream->due - now_seconds());
+  const double wait = std::max(0.0, stream->due - steady_seconds());
   post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(wait * 1000))),
               [this, alive = alive_, stream] {
                 if (*alive) tick(stream);

@@ -61,6 +61,7 @@ class Live {
     std::function<void(const LiveStream&)> on_change = {};
     std::function<void()> on_block = {}, on_dropped = {};
     std::function<void(double seconds)> on_late = {};
+    std::function<std::int64_t()> batches_memory = {};       // bytes, of what runs beside
     std::function<bool()> pictures_wait = {};                // others want the device too
     std::function<void(const std::string&)> on_remark = {};  // for the log
   };
@@ -94,12 +95,14 @@ class Live {
              std::int64_t scale = 1);
 
   std::size_t running() const;
+  std::int64_t memory() const;  // bytes, of those that run
   std::size_t viewers() const;
   Json json(const LiveStream& stream) const;
 
  private:
   void check_prompt(const std::string& prompt) const;
   void check_job(const generate::Job& job) const;
+  void check_memory(const LiveStream& stream) const;
   std::filesystem::path state_path(const LiveStream& stream) const;
   generate::BesideStream captured(LiveStream& stream);
   bool state_is_due(const LiveStream& stream) const;
@@ -160,7 +163,8 @@ struct LiveStream {
   std::optional<std::string> forked_from;
   std::string error;
   std::uint64_t number = 0;
-  double created = 0, ended = 0, unwatched = 0;
+  double created = 0;               // seconds since 1970
+  double ended = 0, unwatched = 0;  // by a steady clock, as are all that follow
 
   std::shared_ptr<Making> making = std::make_shared<Making>();
   bool block_wanted = false;   // one is being made
@@ -171,6 +175,7 @@ struct LiveStream {
   double saved = -1e9;         // when its state was written last, by a steady clock
   std::int64_t saved_prompt = -1;
   Suspended suspended = Suspended::no;
+  std::int64_t memory = 0;  // bytes
   std::deque<LiveFrame> ready;
   bool ticking = false, paused = false;
   double due = 0;         // the next frame, by the stream's clock

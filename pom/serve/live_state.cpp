@@ -146,6 +146,8 @@ void Live::resume(const fs::path& path) {
   stream->model = static_cast<std::size_t>(model - models.begin());
   restore_request(*stream, json.at("request").dump(), path);
   restore_progress(*stream, json, beside, path);
+  stream->memory = device.backend->memory(stream->model, stream->job, 1);
+  check_memory(*stream);
   stream->number = opened_++;
   streams_[id] = stream;
   start(stream);

@@ -158,12 +158,12 @@ void Live::viewers_changed(const Pointer& stream) {
     return;
   }
   if (stream->unwatched != 0 && stream->state != StreamState::starting && stream->waits_for_end) return;
-  stream->unwatched = now_seconds(), stream->waits_for_end = true;
+  stream->unwatched = steady_seconds(), stream->waits_for_end = true;
   post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(1000 * limits_.rest_seconds) + 50),
               [this, alive = alive_, stream] {
                 stream->waits_for_end = false;
                 if (!*alive || stream->over() || !stream->viewers.empty()) return;
-                if (now_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
+                if (steady_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
               });
 }
 

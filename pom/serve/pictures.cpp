@@ -175,7 +175,7 @@ Pictures::Page Pictures::list(std::string_view client, std::string_view before, 
 
 void Pictures::forget_old(double now) {
   if (has_folder()) return;
-  while (!order_.empty() && all_.at(order_.front())->created + options_.seconds < now) drop(order_.front());
+  while (!order_.empty() && all_.at(order_.front())->made + options_.seconds < now) drop(order_.front());
 }
 
 std::optional<double> Pictures::expires(const Picture& picture) const {

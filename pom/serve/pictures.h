@@ -25,7 +25,8 @@ struct Picture {
   std::string extension;  // "png", "mp4", "gif"
   net::Bytes bytes;       // the file; undefined where it is in the folder alone
   std::size_t size = 0;   // of the file
-  double created = 0;     // seconds since 1970
+  double created = 0;     // seconds since 1970, to be shown
+  double made = 0;        // when, by a steady clock
   std::string model;
   std::string client;         // whose it is; empty: everybody's, as those that a folder had at the start
   generate::Request request;  // complete
@@ -68,7 +69,7 @@ class Pictures {
     std::string next;  // to ask for more; empty: that is all
   };
   Page list(std::string_view client, std::string_view before, std::size_t limit) const;
-  void forget_old(double now);
+  void forget_old(double now);  // by a steady clock
   std::size_t bytes() const { return held_; }
   std::size_t size() const { return order_.size(); }
 

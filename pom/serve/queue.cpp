@@ -85,6 +85,39 @@ void Queue::check_limits(const generate::Job& job, std::size_t model) const {
                    "steps");
 }
 
+// What does not fit alone never will; what does not fit beside the streams may later.
+void Queue::check_memory(const generate::Job& job, std::size_t model) const {
+  if (limits_.memory == 0) return;
+  const std::int64_t one = backend().memory(model, job, 1), streams = others_ ? others_() : 0;
+  if (one + streams <= limits_.memory) return;
+  constexpr std::int64_t mib = 1 << 20;
+  const auto words = detail::concat("expected work that takes at most ", limits_.memory / mib,
+                                    " MiB (pom serve --most-memory), got ", one / mib, " MiB");
+  if (one > limits_.memory) throw ApiError(400, "too_expensive", words, job.clip ? "frames" : "width");
+  ApiError error(503, "out_of_memory",
+                 detail::concat(words, " beside live streams of ", streams / mib, " MiB"));
+  error.retry_after = 30;
+  throw error;
+}
+
+// How many at once fit, one at least: the engine has the last word.
+std::int64_t Queue::room(std::size_t model, const generate::Job& job, std::int64_t most) const {
+  if (limits_.memory == 0) return most;
+  const std::int64_t left = limits_.memory - memory() - (others_ ? others_() : 0);
+  while (most > 1 && backend().memory(model, job, most) > left) most /= 2;
+  return most;
+}
+
+std::int64_t Queue::memory() const {
+  std::int64_t all = 0;
+  for (const Running& device : devices_) all += device.batch ? device.batch->memory : 0;
+  return all;
+}
+
+void Queue::set_speed(std::size_t model, double seconds_a_mac) {
+  if (seconds_a_mac > 0) seconds_a_mac_[model] = seconds_a_mac;
+}
+
 // What would take long to look at is refused before.
 void Queue::check_length(const Request& request) const {
   for (const std::int64_t count : {request.count, std::ssize(request.seed), std::ssize(request.prompt)})
@@ -115,12 +148,13 @@ JobPointer Queue::check(std::size_t model, const Request& request, const std::st
     throw field_error(error.what());
   }
   check_limits(served->job, model);
+  check_memory(served->job, model);
   served->id = random_id(), served->client = client, served->model = model;
   for (const Request& item : served->job.items) served->items.push_back({.request = item});
   served->key = key_of(model, served->job);
   served->macs = backend().macs(model, served->job) / static_cast<double>(served->items.size());
   served->all_evaluations = evaluations_of(served->job) * std::ssize(served->items);
-  served->created = now_seconds();
+  served->created = now_seconds(), served->came = steady_seconds();
   return served;
 }
 
@@ -183,10 +217,11 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
   const JobPointer lead = clients.front()->jobs.front();
   auto batch = std::make_shared<Batch>();
   batch->device = device, batch->model = lead->model;
-  const std::int64_t most =
+  std::int64_t most =
       lead->key.empty()
           ? std::ssize(lead->items)
           : std::max<std::int64_t>(1, devices_[device].device.backend->good_batch(lead->model, lead->job));
+  most = room(lead->model, lead->job, most);
   turn_ = clients.front()->had;
   // A picture of each client in turn, as long as there is room.
   for (bool more = true; more && std::ssize(batch->pieces) < most;) {
@@ -214,6 +249,8 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
     if (piece.job->previews)
       batch->preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
   }
+  batch->memory =
+      devices_[device].device.backend->memory(batch->model, batch->job, std::ssize(batch->pieces));
   for (auto& [name, client] : clients_)
     std::erase_if(client.jobs, [](const JobPointer& job) { return job->waiting() == 0; });
   return batch;
@@ -227,12 +264,12 @@ void Queue::pump() {
 
 void Queue::start(std::size_t device, std::shared_ptr<Batch> batch) {
   Running& running = devices_[device];
-  batch->began = running.heard = now_seconds();
+  batch->began = running.heard = steady_seconds();
   running.batch = batch;
   for (const Piece& piece : batch->pieces) {
     ServedJob& job = *piece.job;
     if (job.state != JobState::queued) continue;
-    job.state = JobState::running, job.started = batch->began;
+    job.state = JobState::running, job.started = now_seconds(), job.waited = batch->began - job.came;
     if (listener_.on_change) listener_.on_change(job);
   }
   running.device.worker->add([this, batch, where = running.device] { run(batch, where); });
@@ -252,7 +289,7 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
   observer.left = [&](std::int64_t item) { return batch->left.at(static_cast<std::size_t>(item)).load(); };
   observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
     batch->done = done;
-    if (const double now = now_seconds(); now - told > 0.05 || done == total) {
+    if (const double now = steady_seconds(); now - told > 0.05 || done == total) {
       told = now;
       tell([this, batch, done, total] { heard(batch, done, total); });
     }
@@ -265,7 +302,7 @@ void Queue::run(std::shared_ptr<Batch> batch, Device device) {
   };
   observer.preview_every = batch->preview_every;
   observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& all) {
-    const double now = now_seconds();
+    const double now = steady_seconds();
     if (now - shown < 0.25) return;  // four a second
     shown = now;
     for (generate::Frames& some : all)
@@ -319,7 +356,8 @@ void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::v
         picture->bytes = shared_bytes(io::encode_png(frames.front(), text));
         picture->extension = "png";
       }
-      picture->id = random_id(), picture->created = now_seconds(), picture->size = picture->bytes->size();
+      picture->id = random_id(), picture->created = now_seconds(), picture->made = steady_seconds(),
+      picture->size = picture->bytes->size();
       picture->model = backend.models().at(batch->model).id, picture->client = piece.job->client;
       picture->request = item, picture->frames = std::ssize(frames);
     } catch (const std::exception& error) {
@@ -347,7 +385,7 @@ void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::v
 
 void Queue::heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::int64_t total) {
   Running& device = devices_[batch->device];
-  const double now = now_seconds();
+  const double now = steady_seconds();
   if (device.batch == batch) device.heard = now;
   evaluations_ += static_cast<std::uint64_t>(std::max<std::int64_t>(0, done - batch->told));
   batch->told = done;
@@ -372,7 +410,7 @@ void Queue::made(const Piece& piece, PicturePointer picture, const std::optional
     return;
   }
   if (job.keep) pictures_.add(picture, job.job.clip ? std::string() : made_key(job, picture->request));
-  pictures_.forget_old(now_seconds());
+  pictures_.forget_old(steady_seconds());
   job.items[piece.item].picture = picture;
   if (job.reproduces && image) {
     const io::Image& expected = job.reproduces->expected;
@@ -404,7 +442,7 @@ void Queue::ended(const std::shared_ptr<Batch>& batch) {
   Running& device = devices_[batch->device];
   if (device.batch != batch) return;
   device.batch = nullptr;
-  const double seconds = now_seconds() - batch->began;
+  const double seconds = steady_seconds() - batch->began;
   constexpr double long_enough = 0.2;  // seconds: less is mostly what every batch takes
   const bool whole = std::ranges::none_of(batch->left, [](const auto& left) { return left.load(); });
   if (!batch->stop && whole && batch->macs > 0 && seconds > long_enough) {

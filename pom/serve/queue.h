@@ -29,6 +29,7 @@ struct QueueLimits {
   std::int64_t waiting = 64, waiting_a_client = 8;  // jobs
   std::int64_t items = 10, steps = 250, pixels = 1024 * 1024, frames = 10'000, prompt_bytes = 2000;
   double seconds = 600;         // of a job, as forecast
+  std::int64_t memory = 0;      // bytes of what is made at one time, with the streams; 0: any
   std::size_t kept_jobs = 256;  // that are over, to be asked about
 };
 
@@ -68,6 +69,9 @@ class Queue {
   std::int64_t position(const ServedJob& job) const;               // 1: the next one
   std::optional<double> seconds_left(const ServedJob& job) const;  // until it is done, by the speed so far
   std::optional<double> seconds_of(std::size_t model, double macs) const;
+  void set_speed(std::size_t model, double seconds_a_mac);  // until batches say better
+  std::int64_t memory() const;                              // of the batches that run
+  void set_others(std::function<std::int64_t()> memory) { others_ = std::move(memory); }  // of the streams
 
   std::int64_t waiting() const, running() const;
   // Whether a device that has something to do has not been heard of for ten times as long as is usual.
@@ -95,6 +99,7 @@ class Queue {
     std::atomic<std::int64_t> done = 0;
     std::int64_t preview_every = 0, told = 0;  // evaluations that were heard of
     double began = 0, macs = 0;
+    std::int64_t memory = 0;
   };
   struct Running {
     Device device;
@@ -105,6 +110,8 @@ class Queue {
   void check_length(const generate::Request& request) const;
   std::string made_key(const ServedJob& job, const generate::Request& item) const;
   void check_limits(const generate::Job& job, std::size_t model) const;
+  void check_memory(const generate::Job& job, std::size_t model) const;
+  std::int64_t room(std::size_t model, const generate::Job& job, std::int64_t most) const;
   void pump();
   std::shared_ptr<Batch> next_batch(std::size_t device);
   std::vector<Client*> by_turn();
@@ -131,7 +138,8 @@ class Queue {
   std::uint64_t next_number_ = 1, evaluations_ = 0;
   std::map<std::size_t, double> seconds_a_mac_;  // of late, by model
   double seconds_an_evaluation_ = 0;             // likewise
-  double turn_ = 0;                              // what the client whose turn it was last has had
+  std::function<std::int64_t()> others_;
+  double turn_ = 0;  // what the client whose turn it was last has had
   bool draining_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

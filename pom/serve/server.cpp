@@ -167,7 +167,7 @@ struct Server::Impl {
     listener.on_change = [this](const ServedJob& job) {
       if (job.state == JobState::running && job.evaluations == 0)
         metrics.histogram("pom_queue_seconds", "that jobs waited", {0.001, 0.01, 0.1, 1, 10, 60, 600})
-            .observe(job.started - job.created);
+            .observe(job.waited);
       api->job_changed(job);
     };
     listener.on_preview = [this](const ServedJob& job, std::int64_t item, std::int64_t step,
@@ -190,8 +190,10 @@ struct Server::Impl {
     hooks.on_remark = [this](const std::string& what) {
       if (options.log) options.log(detail::concat(time_text(), " ", shown(what, 500)));
     };
+    hooks.batches_memory = [this] { return queue->memory(); };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };
     live = std::make_unique<Live>(devices, *pool, post, post_after, options.live, options.limits, hooks);
+    queue->set_others([this] { return live->memory(); });
     api = std::make_unique<Api>(*queue, *live, pictures, *pool, metrics, post,
                                 [this](const net::HttpRequest& request) { return client_of(request); });
     std::vector<net::Route> routes = api->routes();
@@ -204,6 +206,15 @@ struct Server::Impl {
     metrics.measured("process_resident_memory_bytes", "memory of the process",
                      [] { return net::resident_memory_bytes(); });
     metrics.gauge("pom_build_info", "what this is", {{"version", std::string(build_info().version)}}).set(1);
+  }
+
+  // On the device's thread, whose speed it is. Devices of a server are alike.
+  void measure_speed() {
+    for (std::size_t model = 0; model < backends.front()->models().size(); ++model) {
+      std::promise<double> speed;
+      workers.front()->add([&] { speed.set_value(backends.front()->measure(model)); });
+      queue->set_speed(model, speed.get_future().get());
+    }
   }
 
   std::vector<net::Route> own_routes() {
@@ -219,7 +230,7 @@ struct Server::Impl {
   }
 
   void health(const std::shared_ptr<net::Exchange>& exchange) {
-    const char* status = queue->draining() ? "draining" : queue->stuck(now_seconds()) ? "stuck" : "ok";
+    const char* status = queue->draining() ? "draining" : queue->stuck(steady_seconds()) ? "stuck" : "ok";
     net::HttpResponse response = json_response({{"status", status},
                                                 {"version", std::string(build_info().version)},
                                                 {"device", queue->backend().device()},
@@ -250,7 +261,7 @@ struct Server::Impl {
   void ping_on() {
     http->post_after(milliseconds(15'000), [this] {
       api->ping();
-      pictures.forget_old(now_seconds());
+      pictures.forget_old(steady_seconds());
       live->forget_old();
       ping_on();
     });
@@ -273,6 +284,7 @@ Server::Server(ServeOptions options, const std::function<std::vector<std::unique
       [&impl](std::shared_ptr<net::Exchange> exchange) { impl.handle(std::move(exchange)); });
   impl.backends = backends();
   impl.assemble();
+  impl.measure_speed();
   impl.ask([&] {
     impl.live->resume();
     return true;

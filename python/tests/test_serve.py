@@ -459,3 +459,35 @@ def test_it_leaks_nothing(server):
     time.sleep(0.3)
     assert server.memory() - before[0] < 20 << 20 and server.threads() <= before[1]
     assert server.descriptors() < 64
+
+
+def test_cost_is_known_from_the_start(model, clip_model):  # noqa: F811
+    with Serving(model, clip_model, flags=["--most-seconds", 1e-4]) as server:
+        refused = server.post("/pom/v1/jobs", SLOW)  # the first request of all
+        assert (refused.status, refused.error["code"]) == (400, "too_expensive")
+        assert "--most-seconds" in refused.error["message"]
+    with Serving(model, clip_model) as server:
+        few, many = ({"class": "star", "steps": steps} for steps in (2, 200))
+        forecast = [server.post("/pom/v1/forecast", body).json for body in (few, many)]
+        assert 0 < forecast[0]["seconds"] < forecast[1]["seconds"] / 50
+        clip = server.post("/pom/v1/forecast", {"model": "causal", "prompt": "a star"}).json
+        assert clip["seconds"] > 0 and clip["memory"] > 0
+        job = server.job(SLOW | {"seed": 1})
+        assert job["eta"] > 0  # with nothing made yet
+        server.ask("DELETE", f"/pom/v1/jobs/{job['id']}")
+
+
+def test_memory_is_counted(model, clip_model):  # noqa: F811
+    body = {"class": "star", "width": 64, "height": 64}
+    with Serving(model, clip_model) as server:
+        needed = server.post("/pom/v1/forecast", body).json["memory"]
+    with Serving(model, clip_model, flags=["--most-memory", needed]) as server:
+        assert server.finished(server.job(body))["state"] == "completed"
+    with Serving(model, clip_model, flags=["--most-memory", needed - 1]) as server:
+        refused = server.post("/pom/v1/jobs", body)
+        assert (refused.status, refused.error["code"]) == (400, "too_expensive")
+        assert "--most-memory" in refused.error["message"]
+        assert server.finished(server.job({"class": "star"}))["state"] == "completed"
+    with Serving(model, clip_model, flags=["--most-memory", 1000]) as server:
+        refused = server.post("/pom/v1/streams", {"prompt": "a star"})
+        assert (refused.status, refused.error["code"]) == (503, "out_of_memory")

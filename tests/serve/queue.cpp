@@ -157,6 +157,49 @@ TEST_F(QueueTest, Limits) {
   EXPECT_EQ(queue().waiting(), 0);
 }
 
+// Before anything has run.
+TEST_F(QueueTest, CostIsCountedFromTheStart) {
+  limits_.seconds = 10;
+  EXPECT_FALSE(queue().seconds_of(0, 4).has_value());
+  queue().set_speed(0, backend_.measure(0));
+  EXPECT_EQ(queue().seconds_of(0, 4), 2);
+  submit("a", 1, 1, 20);  // ten seconds
+  try {
+    submit("a", 2, 1, 21);
+    FAIL();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.code, "too_expensive");
+  }
+}
+
+TEST_F(QueueTest, MemoryIsCounted) {
+  limits_.memory = 12;  // three pictures of four
+  std::int64_t streams = 0;
+  queue().set_others([&] { return streams; });
+  const auto code = [&](std::int64_t width) -> std::string {
+    generate::Request request;
+    request.class_name = "a", request.seed = {1}, request.width = width;
+    try {
+      queue().check(0, request, "a");
+    } catch (const ApiError& error) {
+      return error.code;
+    }
+    return "none";
+  };
+  EXPECT_EQ(code(12), "none");
+  EXPECT_EQ(code(13), "too_expensive");
+  streams = 6;
+  EXPECT_EQ(code(6), "none");
+  EXPECT_EQ(code(7), "out_of_memory");
+  submit("x", 0);
+  std::vector<JobPointer> jobs = {submit("a", 1), submit("b", 2), submit("c", 3)};
+  streams = 4;
+  backend_.step(100);
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
+  ASSERT_GE(backend_.batches.size(), 2u);
+  EXPECT_EQ(backend_.batches[1].size(), 2u);  // which fit
+}
+
 TEST_F(QueueTest, AFailureIsTold) {
   backend_.failure = "sample: memory: one image at a time takes about 9 GiB, and there are 4";
   const JobPointer job = submit("a", 1);
@@ -184,15 +227,15 @@ TEST_F(QueueTest, WhatWasMadeIsNotMadeAgain) {
 
 TEST_F(QueueTest, ADeviceThatIsSilentIsStuck) {
   submit("a", 1);
-  EXPECT_FALSE(queue().stuck(now_seconds()));
-  EXPECT_TRUE(queue().stuck(now_seconds() + 11));
+  EXPECT_FALSE(queue().stuck(steady_seconds()));
+  EXPECT_TRUE(queue().stuck(steady_seconds() + 11));
 }
 
 TEST(Pictures, TheOldestGo) {
   Pictures pictures({.bytes = 25, .seconds = 60, .folder = {}});
-  const auto add = [&](double created) {
+  const auto add = [&](double made) {
     auto picture = std::make_shared<Picture>();
-    picture->id = random_id(), picture->extension = "png", picture->created = created;
+    picture->id = random_id(), picture->extension = "png", picture->made = made;
     picture->bytes = std::make_shared<const std::string>(10, 'x');
     picture->request.class_name = "a";
     pictures.add(picture, picture->id + " key");

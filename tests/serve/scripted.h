@@ -73,6 +73,10 @@ class ScriptedBackend : public Backend {
     return static_cast<double>(job.items.size()) * static_cast<double>(*job.first().steps);
   }
   std::int64_t good_batch(std::size_t, const generate::Job&) const override { return batch; }
+  std::int64_t memory(std::size_t, const generate::Job& job, std::int64_t items) const override {
+    return items * *job.first().width;
+  }
+  double measure(std::size_t) override { return 0.5; }
   std::vector<io::TextEntry> text_of(std::size_t, const generate::Request&) const override { return {}; }
   generate::Request defaults(std::size_t) const override { return {}; }
 
