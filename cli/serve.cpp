@@ -13,6 +13,7 @@
 #include "pom/generate/device.h"
 #include "pom/generate/model_names.h"
 #include "pom/generate/process.h"
+#include "pom/net/forwarded.h"
 #include "pom/serve/server.h"
 
 namespace pom::cli {
@@ -21,8 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ServeFlags {
-  std::vector<std::string> model, allow_host, allow_origin;
-  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory;
+  std::vector<std::string> model, allow_host, allow_origin, trusted_proxy;
+  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory,
+              gallery_limit;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
   bool insecure = false, quiet = false;
@@ -43,6 +45,11 @@ struct ServeFlags {
                 .value = "DIR",
                 .group = what},
           gallery);
+    visit(Field{.name = "gallery_limit",
+                .help = "bytes of the gallery, e.g. 10G: the oldest go first (default: no limit)",
+                .value = "SIZE",
+                .group = what},
+          gallery_limit);
     visit(Field{.name = "state",
                 .help = "folder in which live streams outlive a restart (default: they end with the server)",
                 .value = "DIR",
@@ -81,6 +88,13 @@ struct ServeFlags {
                 .value = "URL",
                 .group = who},
           allow_origin);
+    visit(
+        Field{.name = "trusted_proxy",
+              .help = "proxy whose X-Forwarded-For or Forwarded says who a client is: 10.0.0.1, 10.0.0.0/8, "
+                      "unix; can be repeated",
+              .value = "ADDR",
+              .group = who},
+        trusted_proxy);
     visit(Field{.name = "insecure", .help = "let others reach it without a key", .group = who}, insecure);
     visit(Field{.name = "most_items",
                 .help = "pictures or clips of one request",
@@ -224,6 +238,12 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
           ": expected a name by which it may be called where there is no key (--allow-host)");
   if (!everywhere && !is_loopback(flags.host)) options.hosts.push_back(flags.host);
   options.gallery = flags.gallery, options.page = flags.page;
+  if (!flags.gallery_limit.empty()) {
+    check(!flags.gallery.empty(), "--gallery-limit: expected a --gallery, got none");
+    options.gallery_bytes = parse_bytes(flags.gallery_limit, "--gallery-limit");
+  }
+  options.proxies = flags.trusted_proxy;
+  net::TrustedProxies{options.proxies};  // which finds mistakes
   options.limits = flags.limits;
   options.limits.memory = flags.most_memory.empty() ? generate::available_bytes() / 10 * 9
                                                     : parse_bytes(flags.most_memory, "--most-memory");
@@ -256,7 +276,7 @@ int run(const ServeFlags& flags) {
 
 Action declare(Flags& flags) {
   const auto options = std::make_shared<ServeFlags>();
-  for (const char* name : {"model", "allow_host", "allow_origin"}) flags.repeated(name);
+  for (const char* name : {"model", "allow_host", "allow_origin", "trusted_proxy"}) flags.repeated(name);
   flags.letter("quiet", 'q');
   flags.add(*options);
   return [options] { return run(*options); };

@@ -228,7 +228,7 @@ class NativeApi {
     const PicturePointer picture = is_id(id) ? api_.pictures().find(id) : nullptr;
 
     const bool right = picture && (file == id || file == picture->id + "." + picture->extension);
-    if (!right || (!picture->client.empty() && picture->client != api_.client_of(exchange)))
+    if (!right || !api_.pictures().visible(*picture, api_.client_of(exchange)))
       throw ApiError(404, "not_found", "there is no such picture, or no more");
     return picture;
   }

@@ -48,6 +48,7 @@ Owners::Owners(const fs::path& folder) {
 }
 
 std::string Owners::of(const std::string& client) {
+  const std::scoped_lock lock(mutex_);
   if (const auto found = known_.find(client); found != known_.end()) return found->second;
   constexpr int rounds = 4096;  // who tries keys has to work for each
   constexpr std::size_t most = 4096;

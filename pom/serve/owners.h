@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <string>
 
 namespace pom::serve {
@@ -14,10 +15,12 @@ class Owners {
   // folder it is this run's.
   explicit Owners(const std::filesystem::path& folder = {});
 
+  // From any thread.
   std::string of(const std::string& client);  // 32 hexadecimal digits; the first time it takes a millisecond
 
  private:
   std::string salt_;
+  std::mutex mutex_;
   std::map<std::string, std::string> known_;
 };
 

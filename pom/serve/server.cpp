@@ -9,6 +9,7 @@
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
+#include "pom/net/forwarded.h"
 #include "pom/serve/api.h"
 #include "pom/serve/openapi.h"
 #include "pom/serve/page.h"
@@ -41,10 +42,13 @@ struct Server::Impl {
   explicit Impl(ServeOptions&& given)
       : options(std::move(given)),
         access(options.hosts, options.origins),
-        pictures({options.result_bytes, options.result_seconds, options.gallery}) {}
+        proxies(options.proxies),
+        pictures({options.result_bytes, options.result_seconds, options.gallery,
+                  static_cast<std::size_t>(options.gallery_bytes)}) {}
 
   ServeOptions options;
   net::Access access;
+  net::TrustedProxies proxies;
   net::Attempts attempts;
   net::Metrics metrics;
   Pictures pictures;
@@ -110,6 +114,10 @@ struct Server::Impl {
     net::ServerOptions http_options;
     http_options.host = options.host, http_options.port = options.port;
     http_options.refuse = [this](const net::HttpRequest& request) { return refuse(request); };
+    if (!proxies.empty())
+      http_options.client_of = [this](const net::HttpRequest& request, const std::string& peer) {
+        return proxies.client_of(request, peer);
+      };
     http_options.body_limit = [](const net::HttpRequest& request) -> std::int64_t {
       constexpr std::int64_t mib = 1 << 20;
       if (request.path == "/pom/v1/reproduce" || request.path == "/v1/videos") return 8 * mib;

@@ -491,3 +491,58 @@ def test_memory_is_counted(model, clip_model):  # noqa: F811
     with Serving(model, clip_model, flags=["--most-memory", 1000]) as server:
         refused = server.post("/pom/v1/streams", {"prompt": "a star"})
         assert (refused.status, refused.error["code"]) == (503, "out_of_memory")
+
+
+def test_a_gallery_has_a_bound(model, tmp_path):  # noqa: F811
+    folder = tmp_path / "gallery"
+    with Serving(model, flags=["--gallery", folder]) as server:
+        size = len(server.made({"class": "star", "seed": 1}))
+    flags = ["--gallery", folder, "--gallery-limit", 3 * size + size // 2]
+    with Serving(model, flags=flags) as server:
+        for seed in range(2, 7):
+            server.made({"class": "star", "seed": seed})
+        kept = server.get("/pom/v1/pictures").json["pictures"]
+        assert [p["seed"] for p in kept][0] == 6 and 2 <= len(kept) <= 4
+        files = {p.stem for p in folder.glob("*.png")}
+        assert files == {p["id"] for p in kept}
+    with Serving(model, flags=["--gallery", folder, "--gallery-limit", size + size // 2]) as server:
+        assert [p["seed"] for p in server.get("/pom/v1/pictures").json["pictures"]] == [6]
+    result = pom("serve", "--gallery-limit", "1G", "--model", model, cwd=tmp_path)
+    assert result.returncode == 2 and "--gallery" in result.stderr
+
+
+def test_pictures_have_owners_after_a_restart(model, tmp_path):  # noqa: F811
+    (tmp_path / "keys").write_text("first-key-1\nsecond-key-2\n")
+    flags = ["--gallery", tmp_path / "gallery", "--api-key-file", tmp_path / "keys"]
+    first, second = ({"X-API-Key": key} for key in ("first-key-1", "second-key-2"))
+    with Serving(model, flags=flags) as server:
+        job = server.finished(server.job({"class": "star", "seed": 1}, headers=first), headers=first)
+        url = job["items"][0]["picture"]["url"]
+    for file in (tmp_path / "gallery").iterdir():
+        assert b"first-key" not in file.read_bytes()
+    (tmp_path / "keys").write_text("third-key-3\nsecond-key-2\nfirst-key-1\n")
+    with Serving(model, flags=flags) as server:
+        for who, status, count in ((first, 200, 1), (second, 404, 0), ({"X-API-Key": "third-key-3"}, 404, 0)):
+            assert server.get(url, headers=who).status == status
+            assert len(server.get("/pom/v1/pictures", headers=who).json["pictures"]) == count
+        assert server.ask("DELETE", url, headers=second).status == 404
+    (tmp_path / "gallery" / "owners.txt").unlink()  # what nobody is said to own is everybody's
+    with Serving(model, flags=flags) as server:
+        assert server.get(url, headers=second).status == 200
+
+
+def test_who_asks_behind_a_proxy(model):  # noqa: F811
+    here, there = {"X-Forwarded-For": "198.51.100.7"}, {"Forwarded": 'for="[2001:db8::7]:443"'}
+    with Serving(model, flags=["--trusted-proxy", "127.0.0.1"]) as server:
+        job = server.job({"class": "star", "seed": 1}, headers=here)
+        assert server.get(f"/pom/v1/jobs/{job['id']}", headers=here).status == 200
+        for other in ({}, there, {"X-Forwarded-For": "198.51.100.7, 203.0.113.9"}):
+            assert server.get(f"/pom/v1/jobs/{job['id']}", headers=other).status == 404
+        server.finished(job, headers=here)
+        server.stop()
+        assert any(" 198.51.100.7 POST " in line for line in server.log)
+    with Serving(model) as server:  # nobody is believed
+        job = server.job({"class": "star", "seed": 1}, headers=here)
+        assert server.get(f"/pom/v1/jobs/{job['id']}", headers=there).status == 200
+    result = pom("serve", "--trusted-proxy", "proxy", "--model", model, cwd="/")
+    assert result.returncode == 2 and "trusted proxy" in result.stderr

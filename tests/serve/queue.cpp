@@ -5,6 +5,7 @@
 #include "tests/serve/scripted.h"
 #include <future>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 namespace pom::serve {
 namespace {
@@ -253,6 +254,29 @@ TEST(Pictures, TheOldestGo) {
   EXPECT_FALSE(pictures.remove(three));
   EXPECT_EQ(pictures.bytes(), 0u);
   EXPECT_TRUE(is_id(one) && !is_id("../../etc/passwd") && !is_id(one.substr(1)) && one != two);
+}
+
+TEST(Pictures, AFolderHasABound) {
+  std::string name = (std::filesystem::temp_directory_path() / "pom-gallery-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  {
+    Pictures pictures({.folder = name, .folder_bytes = 25});
+    std::vector<std::string> ids;
+    for (int i = 0; i < 4; ++i) {
+      auto picture = std::make_shared<Picture>();
+      picture->id = random_id(), picture->extension = "png", picture->client = "a";
+      picture->bytes = std::make_shared<const std::string>(i == 3 ? 30 : 10, 'x');
+      picture->size = picture->bytes->size();
+      pictures.write_file(*picture);
+      pictures.add(picture);
+      ids.push_back(picture->id);
+      EXPECT_LE(pictures.folder_bytes(), i == 3 ? 30u : 25u);  // the last one always stays
+    }
+    EXPECT_EQ(pictures.size(), 1u);
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(name) / (ids[0] + ".png")));
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(name) / (ids[3] + ".png")));
+  }
+  std::filesystem::remove_all(name);
 }
 
 TEST(Worker, UrgentWorkPasses) {
