@@ -14,6 +14,7 @@
 #include "pom/generate/model_names.h"
 #include "pom/generate/process.h"
 #include "pom/net/forwarded.h"
+#include "pom/serve/batch_size.h"
 #include "pom/serve/server.h"
 
 namespace pom::cli {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 struct ServeFlags {
   std::vector<std::string> model, allow_host, allow_origin, trusted_proxy;
   std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory,
-              gallery_limit;
+              gallery_limit, batch_sizes;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
   bool insecure = false, quiet = false;
@@ -166,7 +167,10 @@ struct ServeFlags {
                 .least = 0,
                 .most = 1000},
           most_streams);
-    visit(generate::device_field(work), device);
+    Field where_to_run = generate::device_field(work);
+    where_to_run.help =
+        "device: cpu, cuda, cuda:N, several with commas between them, or auto (a GPU if available)";
+    visit(where_to_run, device);
     visit(Field{.name = "gpus",
                 .help = "serve on N GPUs of this machine, with one queue",
                 .value = "N",
@@ -174,6 +178,13 @@ struct ServeFlags {
                 .least = 1,
                 .most = 64},
           gpus);
+    visit(Field{.name = "batch_sizes",
+                .help =
+                    "images at a time, filled up with repeats (default: 1,4,16,64 on a GPU, any number on a "
+                    "CPU)",
+                .value = "N,N",
+                .group = work},
+          batch_sizes);
     visit(Field{.name = "dtype",
                 .help = "dtype of all networks (default: each model's own)",
                 .value = "NAME",
@@ -211,7 +222,17 @@ std::vector<fs::path> folders_of(const ServeFlags& flags) {
 }
 
 std::vector<std::string> devices_of(const ServeFlags& flags) {
-  if (flags.gpus == 0) return {generate::device_named(flags.device, "serve").str()};
+  if (flags.gpus == 0) {
+    std::vector<std::string> devices;  // "cuda:0,cuda:1"
+    for (std::size_t at = 0; at <= flags.device.size();) {
+      const std::size_t end = std::min(flags.device.find(',', at), flags.device.size());
+      devices.push_back(generate::device_named(flags.device.substr(at, end - at), "serve").str());
+      check(devices.back().substr(0, 3) == devices.front().substr(0, 3),
+            "--device: expected devices of one kind, got ", flags.device);
+      at = end + 1;
+    }
+    return devices;
+  }
   check(flags.device == "auto" || flags.device == "cuda", "--gpus: expected --device cuda, got ",
         flags.device);
   std::vector<std::string> devices;
@@ -247,6 +268,8 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   options.limits = flags.limits;
   options.limits.memory = flags.most_memory.empty() ? generate::available_bytes() / 10 * 9
                                                     : parse_bytes(flags.most_memory, "--most-memory");
+  if (!flags.batch_sizes.empty())
+    options.limits.batch_sizes = serve::parse_batch_sizes(flags.batch_sizes, "--batch-sizes");
   options.live.streams = static_cast<std::size_t>(flags.most_streams);
   options.live.state = flags.state;
   if (!flags.quiet) options.log = [](const std::string& line) { say(line); };

@@ -284,6 +284,7 @@ class NativeApi {
       throw ApiError(400, "not_supported", "picture: expected an image, got a frame of a clip", "picture");
     Reproduction& again = job->reproduces.emplace();
     again.picture = id;
+    if (origin.batch > 0) job->batch = origin.batch, job->key.clear();
     try {
       again.expected = io::parse_png_image(span, "picture", api_.queue().limits().pixels);
     } catch (const Error& error) {

@@ -51,7 +51,9 @@ class Backend {
   virtual double macs(std::size_t model, const generate::Job& job) const = 0;
   virtual std::int64_t good_batch(std::size_t model, const generate::Job& job) const = 0;
   // What the file of an item says of itself.
-  virtual std::vector<io::TextEntry> text_of(std::size_t model, const generate::Request& item) const = 0;
+  // `batch`: of how many it was made, where bits depend on that (batch_sizes); else 0.
+  virtual std::vector<io::TextEntry> text_of(std::size_t model, const generate::Request& item,
+                                             std::int64_t batch) const = 0;
   // The request that a model's own settings make of an empty one: defaults of the schema.
   virtual generate::Request defaults(std::size_t model) const = 0;
 

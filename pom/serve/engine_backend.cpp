@@ -66,8 +66,11 @@ class EngineBackend : public Backend {
   std::int64_t memory(std::size_t model, const Job& job, std::int64_t items) const override {
     return engines_.at(model).memory(job, items);
   }
-  std::vector<io::TextEntry> text_of(std::size_t model, const Request& item) const override {
-    return generate::metadata_of(engines_.at(model).origin(item));
+  std::vector<io::TextEntry> text_of(std::size_t model, const Request& item,
+                                     std::int64_t batch) const override {
+    generate::Origin origin = engines_.at(model).origin(item);
+    origin.batch = batch;
+    return generate::metadata_of(origin);
   }
   Request defaults(std::size_t model) const override { return defaults_.at(model); }
 

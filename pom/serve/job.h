@@ -38,9 +38,10 @@ struct ServedJob {
   std::size_t model = 0;
   generate::Job job;  // as it was resolved
   std::vector<JobItem> items;
-  std::string face;  // which interface it came through, where that matters
-  std::string key;   // jobs of equal ones may be made together; empty: alone
-  double macs = 0;   // of an item
+  std::string face;        // which interface it came through, where that matters
+  std::string key;         // jobs of equal ones may be made together; empty: alone
+  double macs = 0;         // of an item
+  std::int64_t batch = 0;  // of a reproduction: of how many it was made then; 0: any
   bool previews = false;
   bool keep = true;  // its pictures go into the gallery
   std::optional<Reproduction> reproduces = {};

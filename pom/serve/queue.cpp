@@ -7,7 +7,7 @@
 
 #include "pom/base/error.h"
 #include "pom/generate/metadata.h"
-#include "pom/serve/clip_file.h"
+#include "pom/serve/batch_size.h"
 
 namespace pom::serve {
 namespace {
@@ -211,23 +211,39 @@ std::vector<Queue::Client*> Queue::by_turn() {
   return clients;
 }
 
+std::int64_t Queue::waiting_like(const ServedJob& lead) const {
+  std::int64_t count = 0;
+  for (const auto& [name, client] : clients_)
+    for (const JobPointer& job : client.jobs)
+      if (job.get() == &lead || (!lead.key.empty() && job->key == lead.key)) count += job->waiting();
+  return count;
+}
+
+Queue::Size Queue::size_for(std::size_t device, const ServedJob& lead) const {
+  const Backend& own = *devices_[device].device.backend;
+  if (lead.job.clip) return {std::ssize(lead.items), false};
+  std::vector<std::int64_t> sizes = limits_.batch_sizes;
+  if (sizes.empty()) sizes = batch_sizes(own.device(), lead.items.front().request.dtype.value_or(""));
+  if (lead.batch > 0 && std::ranges::find(sizes, lead.batch) != sizes.end()) return {lead.batch, true};
+  const std::int64_t good = std::max<std::int64_t>(1, own.good_batch(lead.model, lead.job));
+  // Fewer than a size in which the device is not busy yet cost as much as it.
+  const std::int64_t most = sizes.empty() ? good : std::max(good, sizes.front());
+  return {batch_size(waiting_like(lead), room(lead.model, lead.job, most), sizes), !sizes.empty()};
+}
+
 std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
   const std::vector<Client*> clients = by_turn();
   if (clients.empty()) return nullptr;
   const JobPointer lead = clients.front()->jobs.front();
   auto batch = std::make_shared<Batch>();
   batch->device = device, batch->model = lead->model;
-  std::int64_t most =
-      lead->key.empty()
-          ? std::ssize(lead->items)
-          : std::max<std::int64_t>(1, devices_[device].device.backend->good_batch(lead->model, lead->job));
-  most = room(lead->model, lead->job, most);
+  const Size size = size_for(device, *lead);
   turn_ = clients.front()->had;
   // A picture of each client in turn, as long as there is room.
-  for (bool more = true; more && std::ssize(batch->pieces) < most;) {
+  for (bool more = true; more && std::ssize(batch->pieces) < size.pictures;) {
     more = false;
     for (Client* const client : clients) {
-      if (std::ssize(batch->pieces) >= most) break;
+      if (std::ssize(batch->pieces) >= size.pictures) break;
       for (const JobPointer& job : client->jobs) {
         const bool fits = job == lead || (!lead->key.empty() && job->key == lead->key);
         const auto item = std::ranges::find_if(job->items, [](const JobItem& i) { return !i.given; });
@@ -240,20 +256,30 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
       }
     }
   }
-  batch->left = std::deque<std::atomic<bool>>(batch->pieces.size());
   batch->job = lead->job;
-  batch->job.items.clear();
-  for (const Piece& piece : batch->pieces) {
-    batch->job.items.push_back(piece.job->items[piece.item].request);
-    batch->macs += piece.job->macs;
-    if (piece.job->previews)
-      batch->preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
-  }
-  batch->memory =
-      devices_[device].device.backend->memory(batch->model, batch->job, std::ssize(batch->pieces));
+  fill(*batch, size);
   for (auto& [name, client] : clients_)
     std::erase_if(client.jobs, [](const JobPointer& job) { return job->waiting() == 0; });
   return batch;
+}
+
+// What its pieces ask for, and repeats of the first up to a size that is fixed.
+void Queue::fill(Batch& batch, Size size) const {
+  batch.left = std::deque<std::atomic<bool>>(batch.pieces.size());
+  batch.job.items.clear();
+  for (const Piece& piece : batch.pieces) {
+    batch.job.items.push_back(piece.job->items[piece.item].request);
+    batch.macs += piece.job->macs;
+    if (piece.job->previews)
+      batch.preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
+  }
+  if (size.fixed) {
+    batch.size = size.pictures;
+    batch.macs *= static_cast<double>(size.pictures) / static_cast<double>(batch.pieces.size());
+    batch.job.items.resize(static_cast<std::size_t>(size.pictures), batch.job.items.front());
+  }
+  batch.memory =
+      devices_[batch.device].device.backend->memory(batch.model, batch.job, std::ssize(batch.job.items));
 }
 
 void Queue::pump() {
@@ -273,112 +299,6 @@ void Queue::start(std::size_t device, std::shared_ptr<Batch> batch) {
     if (listener_.on_change) listener_.on_change(job);
   }
   running.device.worker->add([this, batch, where = running.device] { run(batch, where); });
-}
-
-// On the worker's thread: of the queue it uses what does not change.
-void Queue::run(std::shared_ptr<Batch> batch, Device device) {
-  const auto tell = [this, alive = alive_](std::function<void()> call) {
-    post_([alive, call = std::move(call)] {
-      if (*alive) call();
-    });
-  };
-  std::vector<std::vector<io::Image>> frames(batch->pieces.size());
-  double shown = 0, told = 0;
-  generate::Observer observer;
-  observer.stop = &batch->stop;
-  observer.left = [&](std::int64_t item) { return batch->left.at(static_cast<std::size_t>(item)).load(); };
-  observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
-    batch->done = done;
-    if (const double now = steady_seconds(); now - told > 0.05 || done == total) {
-      told = now;
-      tell([this, batch, done, total] { heard(batch, done, total); });
-    }
-    device.worker->let_urgent_pass();
-  };
-  observer.on_frames = [&](generate::Frames&& made) {
-    const auto item = static_cast<std::size_t>(made.item);
-    for (io::Image& image : made.images) frames[item].push_back(std::move(image));
-    if (made.last) store(batch, item, std::move(frames[item]));
-  };
-  observer.preview_every = batch->preview_every;
-  observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& all) {
-    const double now = steady_seconds();
-    if (now - shown < 0.25) return;  // four a second
-    shown = now;
-    for (generate::Frames& some : all)
-      if (batch->pieces[static_cast<std::size_t>(some.item)].job->previews)
-        pool_.add([this, tell, batch, step, item = static_cast<std::size_t>(some.item),
-                   image = std::move(some.images.front())] {
-          const net::Bytes png = shared_bytes(io::encode_png(image));
-          tell([this, batch, step, item, png] {
-            const Piece& piece = batch->pieces[item];
-            if (listener_.on_preview && piece.job->previews && !piece.job->over())
-              listener_.on_preview(*piece.job, static_cast<std::int64_t>(piece.item), step, png);
-          });
-        });
-  };
-  try {
-    device.backend->run(batch->model, batch->job, std::ssize(batch->pieces), observer);
-  } catch (const generate::Stopped&) {
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    ApiError failure(500, "internal", text);
-    if (text.starts_with("sample: memory")) failure.status = 503, failure.code = "out_of_memory";
-    failure.retry = false;
-    tell([this, batch, failure] { failed(batch, failure); });
-  } catch (const std::exception& error) {
-    const bool memory = std::string_view(error.what()).find("out of memory") != std::string_view::npos;
-    ApiError failure(memory ? 503 : 500, memory ? "out_of_memory" : "internal",
-                     memory ? "the device has not enough memory for this" : "the work failed");
-    failure.retry = false;
-    tell([this, batch, failure] { failed(batch, failure); });
-  }
-  // After what the pool still has of it, which is in order: pieces that are made are told of by then or
-  // later.
-  tell([this, batch] { ended(batch); });
-}
-
-// On the worker's thread: the rest on the pool's.
-void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::vector<io::Image> frames) {
-  pool_.add([this, alive = alive_, batch, index, frames = std::move(frames)] {
-    const Piece piece = batch->pieces[index];
-    const Request& item = piece.job->items[piece.item].request;
-    const Backend& backend = *devices_[batch->device].device.backend;
-    auto picture = std::make_shared<Picture>();
-    std::optional<ApiError> failure;
-    try {
-      const std::vector<io::TextEntry> text = backend.text_of(batch->model, item);
-      if (batch->job.clip) {
-        ClipFile file = clip_file(frames, batch->job.fps, text);
-        picture->bytes = std::make_shared<const std::string>(std::move(file.bytes));
-        picture->extension = file.extension;
-      } else {
-        picture->bytes = shared_bytes(io::encode_png(frames.front(), text));
-        picture->extension = "png";
-      }
-      picture->id = random_id(), picture->created = now_seconds(), picture->made = steady_seconds(),
-      picture->size = picture->bytes->size();
-      picture->model = backend.models().at(batch->model).id, picture->client = piece.job->client;
-      picture->request = item, picture->frames = std::ssize(frames);
-    } catch (const std::exception& error) {
-      failure.emplace(500, "internal", "the file could not be made");
-    }
-    if (!failure && piece.job->keep) {
-      try {
-        pictures_.write_file(*picture);
-      } catch (const Error&) {  // a full disk: the answer still comes, from memory
-      }
-    }
-    std::optional<io::Image> image;
-    if (piece.job->reproduces) image = frames.front();
-    post_([this, alive, batch, piece, picture, image = std::move(image), failure] {
-      if (!*alive) return;
-      if (!failure) return made(piece, picture, image);
-      if (piece.job->over()) return;  // the others of its batch are well
-      piece.job->error = *failure;
-      finish(*piece.job, JobState::failed);
-    });
-  });
 }
 
 // ---- what was heard ----

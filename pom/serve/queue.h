@@ -28,9 +28,10 @@ using Post = std::function<void(std::function<void()>)>;
 struct QueueLimits {
   std::int64_t waiting = 64, waiting_a_client = 8;  // jobs
   std::int64_t items = 10, steps = 250, pixels = 1024 * 1024, frames = 10'000, prompt_bytes = 2000;
-  double seconds = 600;         // of a job, as forecast
-  std::int64_t memory = 0;      // bytes of what is made at one time, with the streams; 0: any
-  std::size_t kept_jobs = 256;  // that are over, to be asked about
+  std::vector<std::int64_t> batch_sizes = {};  // in place of the device's own (batch_size.h)
+  double seconds = 600;                        // of a job, as forecast
+  std::int64_t memory = 0;                     // bytes of what is made at one time, with the streams; 0: any
+  std::size_t kept_jobs = 256;                 // that are over, to be asked about
 };
 
 // Jobs are told of on the server's thread.
@@ -94,6 +95,7 @@ class Queue {
     std::size_t device = 0, model = 0;
     std::vector<Piece> pieces;
     generate::Job job;
+    std::int64_t size = 0;  // with repeats, where its sizes are fixed; 0: they are not
     std::atomic<bool> stop = false;
     std::deque<std::atomic<bool>> left = {};  // of its pieces: nobody wants them
     std::atomic<std::int64_t> done = 0;
@@ -115,6 +117,14 @@ class Queue {
   void pump();
   std::shared_ptr<Batch> next_batch(std::size_t device);
   std::vector<Client*> by_turn();
+  // How many of its kind go together on a device, and whether that number is to be kept to.
+  struct Size {
+    std::int64_t pictures = 1;
+    bool fixed = false;
+  };
+  Size size_for(std::size_t device, const ServedJob& lead) const;
+  std::int64_t waiting_like(const ServedJob& lead) const;
+  void fill(Batch& batch, Size size) const;
   void start(std::size_t device, std::shared_ptr<Batch> batch);
   void run(std::shared_ptr<Batch> batch, Device device);  // on the worker
   void store(const std::shared_ptr<Batch>& batch, std::size_t piece,

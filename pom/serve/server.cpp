@@ -220,7 +220,14 @@ struct Server::Impl {
   void measure_speed() {
     for (std::size_t model = 0; model < backends.front()->models().size(); ++model) {
       std::promise<double> speed;
-      workers.front()->add([&] { speed.set_value(backends.front()->measure(model)); });
+      workers.front()->add([&] {
+        double found = 0;
+        try {
+          found = backends.front()->measure(model);
+        } catch (const std::exception&) {  // then nothing is known until a batch has run
+        }
+        speed.set_value(found);
+      });
       queue->set_speed(model, speed.get_future().get());
     }
   }

@@ -201,6 +201,51 @@ TEST_F(QueueTest, MemoryIsCounted) {
   EXPECT_EQ(backend_.batches[1].size(), 2u);  // which fit
 }
 
+// As on a GPU: sizes that are filled up, and said in the files.
+TEST_F(QueueTest, BatchesOfFixedSizes) {
+  backend_.name = "cuda:0", backend_.batch = 64;
+  limits_.waiting = limits_.waiting_a_client = 100;
+  submit("x", 0);
+  std::vector<JobPointer> jobs;
+  for (int i = 1; i <= 3; ++i) jobs.push_back(submit("a", i));
+  for (int i = 1; i <= 6; ++i) jobs.push_back(submit("b", i, 1, 8));  // other settings
+  queue().cancel(jobs[1], "client_left");
+  backend_.step(1000);
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
+  EXPECT_EQ(backend_.batches[0], (Names{"x 0"}));
+  ASSERT_EQ(backend_.batches.size(), 4u);
+  EXPECT_EQ(backend_.batches[1], (Names{"a 1", "a 3", "a 1", "a 1"}));
+  EXPECT_EQ(backend_.batches[2], (Names{"b 1", "b 2", "b 3", "b 4"}));
+  EXPECT_EQ(backend_.batches[3], (Names{"b 5", "b 6", "b 5", "b 5"}));
+  EXPECT_EQ(pictures_.size(), 9u);  // nothing comes of repeats
+  for (const std::size_t i : {0u, 2u, 3u, 8u}) EXPECT_EQ(jobs[i]->state, JobState::completed);
+  const PicturePointer picture = pictures_.find(jobs[0]->items.front().picture->id);
+  const auto text = io::parse_png_text(std::as_bytes(std::span(*picture->bytes)), "test");
+  ASSERT_EQ(text.size(), 1u);
+  EXPECT_EQ(text[0].text, "4");
+}
+
+// Whatever the device: one queue for all, each with a batch.
+TEST_F(QueueTest, SeveralDevices) {
+  ScriptedBackend second;
+  Worker worker;
+  backend_.batch = second.batch = 1;
+  queue_ = std::make_unique<Queue>(
+      std::vector<Queue::Device>{{&backend_, &worker_}, {&second, &worker}}, pool_, pictures_,
+      [this](std::function<void()> call) { posts_.add(std::move(call)); }, limits_, QueueListener());
+  std::vector<JobPointer> jobs = {submit("a", 1), submit("b", 2), submit("c", 3)};
+  EXPECT_EQ(queue().running(), 2);
+  second.step(4);
+  ASSERT_TRUE(over(jobs[1]));
+  second.step(4);
+  ASSERT_TRUE(over(jobs[2]));
+  EXPECT_FALSE(jobs[0]->over());
+  backend_.step(4);
+  ASSERT_TRUE(over(jobs[0]));
+  EXPECT_EQ(second.batches.size(), 2u);
+  queue_.reset();
+}
+
 TEST_F(QueueTest, AFailureIsTold) {
   backend_.failure = "sample: memory: one image at a time takes about 9 GiB, and there are 4";
   const JobPointer job = submit("a", 1);

@@ -54,7 +54,7 @@ class ScriptedBackend : public Backend {
   }
 
   const std::vector<ModelInfo>& models() const override { return models_; }
-  std::string device() const override { return "none"; }
+  std::string device() const override { return name; }
   generate::Job resolve(std::size_t, const generate::Request& request) const override {
     generate::Job job;
     generate::Request item = request;
@@ -77,7 +77,10 @@ class ScriptedBackend : public Backend {
     return items * *job.first().width;
   }
   double measure(std::size_t) override { return 0.5; }
-  std::vector<io::TextEntry> text_of(std::size_t, const generate::Request&) const override { return {}; }
+  std::vector<io::TextEntry> text_of(std::size_t, const generate::Request&,
+                                     std::int64_t size) const override {
+    return {{"batch", std::to_string(size)}};
+  }
   generate::Request defaults(std::size_t) const override { return {}; }
 
   void run(std::size_t, const generate::Job& job, std::int64_t, const generate::Observer& observer) override {
@@ -115,6 +118,7 @@ class ScriptedBackend : public Backend {
   }
 
   std::int64_t batch = 4;
+  std::string name = "none";                            // of the device
   std::atomic<std::int64_t> evaluations = 0, rows = 0;  // rows: pictures of all evaluations
   std::vector<std::vector<std::string>> batches;        // that were run, by their pictures
   std::string failure;
