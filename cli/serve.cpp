@@ -272,6 +272,7 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
     options.limits.batch_sizes = serve::parse_batch_sizes(flags.batch_sizes, "--batch-sizes");
   options.live.streams = static_cast<std::size_t>(flags.most_streams);
   options.live.state = flags.state;
+  options.remark = [](const std::string& line) { say("pom serve: " + line); };
   if (!flags.quiet) options.log = [](const std::string& line) { say(line); };
   return options;
 }

@@ -196,7 +196,7 @@ struct Server::Impl {
           .add(seconds);
     };
     hooks.on_remark = [this](const std::string& what) {
-      if (options.log) options.log(detail::concat(time_text(), " ", shown(what, 500)));
+      if (options.remark) options.remark(shown(what, 500));
     };
     hooks.batches_memory = [this] { return queue->memory(); };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };

@@ -30,6 +30,8 @@ struct ServeOptions {
   std::int64_t connections = 1024;
   // Called for each answer, from the server's thread: a line for the log.
   std::function<void(const std::string& line)> log = {};
+  // What a person should hear even so: a stream's file that is none.
+  std::function<void(const std::string& line)> remark = {};
 };
 
 class Server {
