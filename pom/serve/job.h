@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pom/generate/job.h"
+#include "pom/io/image.h"
 #include "pom/serve/errors.h"
 #include "pom/serve/json.h"
 #include "pom/serve/pictures.h"

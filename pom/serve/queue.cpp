@@ -37,19 +37,6 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-const char* name_of(JobState state) {
-  constexpr std::array names = {"queued", "running", "completed", "failed", "cancelled"};
-  return names.at(static_cast<std::size_t>(state));
-}
-
-std::int64_t ServedJob::made() const {
-  return std::ranges::count_if(items, [](const JobItem& item) { return item.picture != nullptr; });
-}
-
-std::int64_t ServedJob::waiting() const {
-  return std::ranges::count_if(items, [](const JobItem& item) { return !item.given; });
-}
-
 Queue::Queue(std::vector<Device> devices, Pool& pool, Pictures& pictures, Post post, QueueLimits limits,
              QueueListener listener)
     : pool_(pool),
@@ -503,41 +490,6 @@ bool Queue::stuck(double now) const {
   return std::ranges::any_of(devices_, [&](const Running& device) {
     return device.batch && now - device.heard > std::max(patience, patience * seconds_an_evaluation_);
   });
-}
-
-Json job_json(const ServedJob& job, const Queue& queue) {
-  Json items = Json::array();
-  for (const JobItem& item : job.items) {
-    Json one = {{"seed", item.request.own_seed()}, {"subject", item.request.subject()},
-                {"width", *item.request.width},    {"height", *item.request.height},
-                {"frames", job.job.frames},        {"picture", nullptr}};
-    if (item.picture && job.keep)
-      one["picture"] = {
-          {"id", item.picture->id}, {"url", item.picture->url()}, {"type", item.picture->type()}};
-    items.push_back(std::move(one));
-  }
-  const auto time = [](double seconds) { return seconds == 0 ? Json(nullptr) : Json(seconds); };
-  const std::optional<double> left = queue.seconds_left(job);
-  Json json = {{"id", job.id},
-               {"state", name_of(job.state)},
-               {"model", queue.backend().models().at(job.model).id},
-               {"position", job.state == JobState::queued ? Json(queue.position(job)) : Json(nullptr)},
-               {"eta", left ? Json(std::round(*left * 100) / 100) : Json(nullptr)},
-               {"created", job.created},
-               {"started", time(job.started)},
-               {"finished", time(job.finished)},
-               {"evaluations", {{"done", job.evaluations}, {"total", job.all_evaluations}}},
-               {"items", std::move(items)},
-               {"remarks", job.job.remarks},
-               {"reproduces", nullptr},
-               {"error", nullptr}};
-  if (job.reproduces)
-    json["reproduces"] = {
-        {"picture", job.reproduces->picture.empty() ? Json(nullptr) : Json(job.reproduces->picture)},
-        {"agrees", job.reproduces->agrees ? Json(*job.reproduces->agrees) : Json(nullptr)},
-        {"different_pixels", job.reproduces->different}};
-  if (job.error) json["error"] = {{"message", job.error->message}, {"code", job.error->code}};
-  return json;
 }
 
 }  // namespace pom::serve
