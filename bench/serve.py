@@ -1,6 +1,7 @@
 """Images a second of `pom serve`, over HTTP, against `pom sample --count` of the same images in the same run.
 
     python bench/serve.py [--model assets/shapes64] [--count 16] [--rounds 5]
+    python bench/serve.py --device cuda        # 64 requests of 64 clients, joined, against one batch of 64
 
 Both make the same images (same classes, seeds and settings), in turns; what counts of `pom sample` is the
 time of its sampling alone, without its start. Then the lag of a live stream's frames, and its rate.
@@ -43,7 +44,7 @@ def served(port, name, count, clients, seed):
     return time.perf_counter() - began
 
 
-def sampled(pom, model, count, seed):
+def sampled(pom, model, count, seed, device):
     """Seconds of sampling the same images in one go."""
     with tempfile.TemporaryDirectory() as folder:
         words = [
@@ -58,7 +59,11 @@ def sampled(pom, model, count, seed):
             seed,
             "-o",
             folder,
+            "--device",
+            device,
         ]
+        if device != "cpu":
+            words += ["--batch", count]
         result = subprocess.run([pom, *map(str, words)], capture_output=True, text=True, check=True)
     minutes, seconds = re.search(r"in (?:(\d+):)?([\d.]+)(?: s)?, [\d.]+ eval", result.stderr).groups()
     return int(minutes or 0) * 60 + float(seconds)
@@ -88,23 +93,30 @@ def main():
     parser.add_argument("--build", default=str(ROOT / "build/release"))
     parser.add_argument("--model", default=str(ROOT / "assets/shapes64"))
     parser.add_argument("--clips", default=str(ROOT / "assets/sprites32"))
-    parser.add_argument("--count", type=int, default=16)
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", type=int, help="images of a round (default: 16, on a GPU 64)")
+    parser.add_argument("--clients", type=int, help="who ask for them at once (default: 8, on a GPU 64)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--frames", type=int, default=80)
     options = parser.parse_args()
+    gpu = options.device != "cpu"
+    options.count = options.count or (64 if gpu else 16)
+    options.clients = options.clients or (64 if gpu else 8)
+    goal = 0.85 if gpu else 0.95
     pom = str(Path(options.build) / "pom")
     words = [pom, "serve", "--port", "0", "--quiet", "--model", options.model, "--model", options.clips]
-    server = subprocess.Popen([*words, "--most-waiting-a-client", "1000"], stdout=subprocess.PIPE, text=True)
+    words += ["--device", options.device, "--most-waiting", "1000", "--most-waiting-a-client", "1000"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         port = int(server.stdout.readline().strip().rsplit(":", 1)[1])
         name = Path(options.model).name
-        served(port, name, 2, 2, 0)  # reads the weights
+        for number in range(3 if gpu else 1):  # what is made ready once, in batches of all sizes
+            served(port, name, options.count if gpu else 2, options.clients, 100_000 * (number + 1))
         over_http, alone = [], []
         for number in range(options.rounds):
             seed = 1000 * (number + 1)
             over_http.append(served(port, name, options.count, options.clients, seed))
-            alone.append(sampled(pom, options.model, options.count, seed))
+            alone.append(sampled(pom, options.model, options.count, seed, options.device))
         rate = options.count / statistics.median(over_http), options.count / statistics.median(alone)
         print(
             f"{options.count} images of {name}, {options.clients} clients, median of {options.rounds} rounds"
@@ -112,7 +124,7 @@ def main():
         print("| pom serve, images/s | pom sample, images/s | ratio | goal |")
         print("| ---: | ---: | ---: | ---: |")
         ratio = statistics.median(a / h for a, h in zip(alone, over_http, strict=True))
-        print(f"| {rate[0]:.2f} | {rate[1]:.2f} | {ratio:.2f} | 0.95 |")
+        print(f"| {rate[0]:.2f} | {rate[1]:.2f} | {ratio:.2f} | {goal} |")
         lag, shown, made, fps = live(port, Path(options.clips).name, options.frames)
         print(f"\nlive: lag {lag:.1f} ms (goal 50), {shown:.2f} frames/s shown,", end=" ")
         print(f"{made:.1f} could be made, of {fps:g}")

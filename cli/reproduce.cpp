@@ -289,7 +289,10 @@ void run_job(Again& again, const Job& job, generate::Observer observer, const St
       progress->set(done);
       if (done == total) progress->finish();
     };
-  again.engine.run(job, {}, observer, {.noise = noise_for(again, job)});
+  generate::Limits limits;
+  if (again.source.origin.batch > 1 && std::ssize(job.items) == again.source.origin.batch)
+    limits.batch = again.source.origin.batch;
+  again.engine.run(job, limits, observer, {.noise = noise_for(again, job)});
 }
 
 // The file made now carries what it carried, with the weights and the version of now.
@@ -298,7 +301,7 @@ std::vector<io::TextEntry> text_again(const Again& again) {
   const Origin& before = again.source.origin;
   origin.init_hash = before.init_hash, origin.continue_hash = before.continue_hash;
   origin.noise_file = before.noise_file, origin.noise_hash = before.noise_hash;
-  origin.noise_row = before.noise_row;
+  origin.noise_row = before.noise_row, origin.batch = before.batch;
   std::vector<io::TextEntry> text = generate::metadata_of(origin);
   if (again.source.sheet)
     describe_sheet(text, *again.source.sheet, again.engine.resolve(again.request).items);
@@ -314,11 +317,18 @@ io::Image as_written(const io::Image& image, const fs::path& file) {
 }
 
 Difference make_image(Again& again, const StopSignals& signals) {
-  const Job job = again.engine.resolve(again.request);
+  Job job = again.engine.resolve(again.request);
+  const std::size_t items = job.items.size();
+  // On a GPU bits are those of a batch of so many; whatever else was in it is the same to them.
+  if (!again.source.sheet && again.engine.device() != "cpu" && again.source.origin.batch > 1)
+    job.items.resize(static_cast<std::size_t>(again.source.origin.batch), job.items.front());
   std::vector<io::Image> images;
   generate::Observer observer;
-  observer.on_frames = [&](generate::Frames&& frames) { images.push_back(std::move(frames.images.front())); };
+  observer.on_frames = [&](generate::Frames&& frames) {
+    if (images.size() < items) images.push_back(std::move(frames.images.front()));
+  };
   run_job(again, job, observer, signals);
+  job.items.resize(items);
   const io::Image now = again.source.sheet ? sheet_of(images, job.items) : images.front();
   if (!again.options.output.empty()) {
     make_folder_of(again.options.output);

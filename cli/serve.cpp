@@ -9,8 +9,12 @@
 #include "cli/processor.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/values.h"
 #include "pom/generate/device.h"
 #include "pom/generate/model_names.h"
+#include "pom/generate/process.h"
+#include "pom/net/forwarded.h"
+#include "pom/serve/batch_size.h"
 #include "pom/serve/server.h"
 
 namespace pom::cli {
@@ -19,8 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ServeFlags {
-  std::vector<std::string> model, allow_host, allow_origin;
-  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, page;
+  std::vector<std::string> model, allow_host, allow_origin, trusted_proxy;
+  std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory,
+              gallery_limit, batch_sizes;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
   bool insecure = false, quiet = false;
@@ -41,6 +46,16 @@ struct ServeFlags {
                 .value = "DIR",
                 .group = what},
           gallery);
+    visit(Field{.name = "gallery_limit",
+                .help = "bytes of the gallery, e.g. 10G: the oldest go first (default: no limit)",
+                .value = "SIZE",
+                .group = what},
+          gallery_limit);
+    visit(Field{.name = "state",
+                .help = "folder in which live streams outlive a restart (default: they end with the server)",
+                .value = "DIR",
+                .group = what},
+          state);
     visit(Field{.name = "page",
                 .help = "the page's files from here, for whoever works on them",
                 .value = "DIR",
@@ -74,6 +89,13 @@ struct ServeFlags {
                 .value = "URL",
                 .group = who},
           allow_origin);
+    visit(
+        Field{.name = "trusted_proxy",
+              .help = "proxy whose X-Forwarded-For or Forwarded says who a client is: 10.0.0.1, 10.0.0.0/8, "
+                      "unix; can be repeated",
+              .value = "ADDR",
+              .group = who},
+        trusted_proxy);
     visit(Field{.name = "insecure", .help = "let others reach it without a key", .group = who}, insecure);
     visit(Field{.name = "most_items",
                 .help = "pictures or clips of one request",
@@ -117,6 +139,13 @@ struct ServeFlags {
                 .least = 0.001,
                 .most = 1e9},
           limits.seconds);
+    visit(Field{.name = "most_memory",
+                .help =
+                    "memory of what is made at one time, with the streams, e.g. 4G (default: nine tenths of "
+                    "what is free at the start)",
+                .value = "SIZE",
+                .group = most},
+          most_memory);
     visit(Field{.name = "most_waiting",
                 .help = "jobs that wait",
                 .value = "N",
@@ -138,7 +167,10 @@ struct ServeFlags {
                 .least = 0,
                 .most = 1000},
           most_streams);
-    visit(generate::device_field(work), device);
+    Field where_to_run = generate::device_field(work);
+    where_to_run.help =
+        "device: cpu, cuda, cuda:N, several with commas between them, or auto (a GPU if available)";
+    visit(where_to_run, device);
     visit(Field{.name = "gpus",
                 .help = "serve on N GPUs of this machine, with one queue",
                 .value = "N",
@@ -146,6 +178,13 @@ struct ServeFlags {
                 .least = 1,
                 .most = 64},
           gpus);
+    visit(Field{.name = "batch_sizes",
+                .help =
+                    "images at a time, filled up with repeats (default: 1,4,16,64 on a GPU, any number on a "
+                    "CPU)",
+                .value = "N,N",
+                .group = work},
+          batch_sizes);
     visit(Field{.name = "dtype",
                 .help = "dtype of all networks (default: each model's own)",
                 .value = "NAME",
@@ -183,7 +222,17 @@ std::vector<fs::path> folders_of(const ServeFlags& flags) {
 }
 
 std::vector<std::string> devices_of(const ServeFlags& flags) {
-  if (flags.gpus == 0) return {generate::device_named(flags.device, "serve").str()};
+  if (flags.gpus == 0) {
+    std::vector<std::string> devices;  // "cuda:0,cuda:1"
+    for (std::size_t at = 0; at <= flags.device.size();) {
+      const std::size_t end = std::min(flags.device.find(',', at), flags.device.size());
+      devices.push_back(generate::device_named(flags.device.substr(at, end - at), "serve").str());
+      check(devices.back().substr(0, 3) == devices.front().substr(0, 3),
+            "--device: expected devices of one kind, got ", flags.device);
+      at = end + 1;
+    }
+    return devices;
+  }
   check(flags.device == "auto" || flags.device == "cuda", "--gpus: expected --device cuda, got ",
         flags.device);
   std::vector<std::string> devices;
@@ -210,8 +259,20 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
           ": expected a name by which it may be called where there is no key (--allow-host)");
   if (!everywhere && !is_loopback(flags.host)) options.hosts.push_back(flags.host);
   options.gallery = flags.gallery, options.page = flags.page;
+  if (!flags.gallery_limit.empty()) {
+    check(!flags.gallery.empty(), "--gallery-limit: expected a --gallery, got none");
+    options.gallery_bytes = parse_bytes(flags.gallery_limit, "--gallery-limit");
+  }
+  options.proxies = flags.trusted_proxy;
+  net::TrustedProxies{options.proxies};  // which finds mistakes
   options.limits = flags.limits;
+  options.limits.memory = flags.most_memory.empty() ? generate::available_bytes() / 10 * 9
+                                                    : parse_bytes(flags.most_memory, "--most-memory");
+  if (!flags.batch_sizes.empty())
+    options.limits.batch_sizes = serve::parse_batch_sizes(flags.batch_sizes, "--batch-sizes");
   options.live.streams = static_cast<std::size_t>(flags.most_streams);
+  options.live.state = flags.state;
+  options.remark = [](const std::string& line) { say("pom serve: " + line); };
   if (!flags.quiet) options.log = [](const std::string& line) { say(line); };
   return options;
 }
@@ -239,7 +300,7 @@ int run(const ServeFlags& flags) {
 
 Action declare(Flags& flags) {
   const auto options = std::make_shared<ServeFlags>();
-  for (const char* name : {"model", "allow_host", "allow_origin"}) flags.repeated(name);
+  for (const char* name : {"model", "allow_host", "allow_origin", "trusted_proxy"}) flags.repeated(name);
   flags.letter("quiet", 'q');
   flags.add(*options);
   return [options] { return run(*options); };
@@ -255,7 +316,7 @@ Command serve_command() {
       .about =
           "Starts a server for pictures, clips and live streams, prints its address and runs until it is "
           "stopped. The address opens a page in a browser; programs use it through its own interface "
-          "(/openapi.json), OpenAI's images (/v1) or Automatic1111's (/sdapi/v1).\n"
+          "(/openapi.json), OpenAI's images and videos (/v1) or Automatic1111's (/sdapi/v1).\n"
           "\n"
           "It listens on this machine alone. For others, put it behind a proxy that has TLS, or give it a "
           "--host and keys.",

@@ -7,6 +7,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
@@ -135,6 +136,8 @@ at::Tensor BatchRun::make(std::int64_t block, std::int64_t blocks, const Samplin
   if (!samples(job_.first())) return from.init;
   tell_blocks(block, blocks);
   SamplingHooks own = hooks;
+  if (observer_.left && !job_.clip)
+    own.left = [this](std::int64_t row) { return observer_.left(first_ + row); };
   if (observer_.preview_every > 0 && observer_.on_preview)
     own.on_step = [&](const diffusion::StepInfo& info) { preview(info, block); };
   return sampler_.next(blocks, own, from);
@@ -143,7 +146,9 @@ at::Tensor BatchRun::make(std::int64_t block, std::int64_t blocks, const Samplin
 void BatchRun::begin() {
   if (job_.continue_from.empty()) return;
   const StreamModel model{engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()};
-  decoder_->set_state(restore_stream(job_.continue_from, sampler_, model).tensors);
+  StateNotes notes = restore_stream(job_.continue_from, sampler_, model);
+  std::erase_if(notes.tensors, [](const auto& each) { return each.first.starts_with(state_file_prefix); });
+  decoder_->set_state(notes.tensors);
 }
 
 void BatchRun::tell(const std::string& prompt) {
@@ -190,35 +195,38 @@ void BatchRun::save() const {
   if (!job_.save_state.empty()) save_to(job_.save_state);
 }
 
-bool BatchRun::save_to(const std::filesystem::path& path) const {
+bool BatchRun::save_to(const std::filesystem::path& path, const StateNotes& more) const {
   if (sampler_.block() == 0) return false;
   Request request = job_.first();
   request.prompt.clear(), request.prompt_at.clear(), request.frames.reset(), request.fps.reset();
   request.stream = false, request.continue_from.clear();
+  StateNotes notes = more;
+  notes.texts[state_note::request] = request_json(request);
+  notes.texts[state_note::prompt] = prompts_.front();
+  notes.texts[state_note::fps] = number_text(job_.fps);
+  for (const auto& [name, tensor] : decoder_->state()) notes.tensors[name] = tensor;
   save_stream(path, sampler_,
-              {engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()},
-              {.texts = {{state_note::request, request_json(request)},
-                         {state_note::prompt, prompts_.front()},
-                         {state_note::fps, number_text(job_.fps)}},
-               .tensors = decoder_->state()});
+              {engine_.files.weights.hash(), engine_.encoder->hash(), engine_.encoder->limit()}, notes);
   return true;
 }
 
 // ---- frames ----
 
 // decoded (B, C, H, W), or of a block (B, C, t, H, W), cut where the clip ends.
-std::vector<Frames> BatchRun::frames_of(const at::Tensor& decoded, std::int64_t block) const {
+std::vector<Frames> BatchRun::frames_of(const at::Tensor& decoded, std::int64_t block,
+                                        std::span<const std::int64_t> rows) const {
   const at::Tensor values = decoded.dim() == 4 ? decoded.unsqueeze(2) : decoded;
   const std::int64_t begin = block * engine_.shape().block_frames;
   const std::int64_t left = job_.frames == 0 ? values.size(2) : job_.frames - begin;
   std::vector<Frames> all;
-  for (std::int64_t b = 0; b < count_; ++b) {
+  for (std::int64_t i = 0; i < std::ssize(rows); ++i) {
+    const std::int64_t b = rows[static_cast<std::size_t>(i)];
     const Request& item = items()[static_cast<std::size_t>(b)];
-    const auto name = [&](std::int64_t i) {
-      if (job_.clip) return detail::concat("frame ", begin + i, " of the clip");
+    const auto name = [&](std::int64_t frame) {
+      if (job_.clip) return detail::concat("frame ", begin + frame, " of the clip");
       return item.class_name ? "the image of class " + *item.class_name : std::string("the image");
     };
-    const at::Tensor wanted = values[b].transpose(0, 1).slice(0, 0, left);
+    const at::Tensor wanted = values[i].transpose(0, 1).slice(0, 0, left);
     all.push_back({.item = first_ + b,
                    .first = begin,
                    .images = to_images(wanted, job_.clip, item, name),
@@ -227,13 +235,24 @@ std::vector<Frames> BatchRun::frames_of(const at::Tensor& decoded, std::int64_t 
   return all;
 }
 
-void BatchRun::give(const at::Tensor& latents, std::int64_t block) {
-  engine_.make_room(job_.first(), count_);
+std::vector<std::int64_t> BatchRun::wanted() const {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < count_; ++row)
+    if (job_.clip || !observer_.left || !observer_.left(first_ + row)) rows.push_back(row);
+  return rows;
+}
+
+void BatchRun::give(const at::Tensor& all, std::int64_t block) {
+  const std::vector<std::int64_t> rows = wanted();
+  if (rows.empty()) return;
+  at::Tensor latents = all;
+  if (std::ssize(rows) < count_) latents = all.index_select(0, at::tensor(rows));
+  engine_.make_room(job_.first(), std::ssize(rows));
   const at::Tensor decoded = decoder_ ? decoder_->next(latents) : engine_.codec->decode(latents);
   for (const std::string& remark : engine_.codec->take_remarks())
     if (observer_.on_remark) observer_.on_remark(remark);
   if (observer_.on_frames)
-    for (Frames& frames : frames_of(decoded, block)) observer_.on_frames(std::move(frames));
+    for (Frames& frames : frames_of(decoded, block, rows)) observer_.on_frames(std::move(frames));
   if (observer_.on_block) observer_.on_block();
 }
 
@@ -241,11 +260,14 @@ void BatchRun::give(const at::Tensor& latents, std::int64_t block) {
 void BatchRun::preview(const diffusion::StepInfo& info, std::int64_t block) {
   const std::int64_t step = (job_.stream ? block : 0) * info.steps + info.step;
   if (step % observer_.preview_every != 0) return;
+  const std::vector<std::int64_t> rows = wanted();
+  if (rows.empty()) return;
   at::Tensor x0 = info.x0.to(at::kCPU);
-  if (!decoder_) return observer_.on_preview(step, frames_of(engine_.codec->decode(x0), block));
+  if (std::ssize(rows) < count_) x0 = x0.index_select(0, at::tensor(rows));
+  if (!decoder_) return observer_.on_preview(step, frames_of(engine_.codec->decode(x0), block, rows));
   const std::unique_ptr<codecs::ClipDecoder> decoder = engine_.codec->clip_decoder();
   decoder->set_state(decoder_->state());
-  observer_.on_preview(step, frames_of(decoder->next(x0), block));
+  observer_.on_preview(step, frames_of(decoder->next(x0), block, rows));
 }
 
 }  // namespace pom::generate

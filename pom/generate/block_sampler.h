@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ struct BatchSampling {
 // Called while blocks are made. Throwing leaves the sampler where it was before them.
 struct SamplingHooks {
   std::function<void()> before = {}, after = {};  // each evaluation of the network
+  // Whether nobody wants an item of the batch any more, asked before each evaluation: of images on a CPU it
+  // is not evaluated from then on, and what comes of it means nothing. The others are what they would have
+  // been.
+  std::function<bool(std::int64_t item)> left = {};
   diffusion::OnStep on_step = {};
 };
 
@@ -61,12 +66,17 @@ class BlockSampler {
 
  private:
   at::Tensor noise_of(std::int64_t blocks) const;
+  void plan(std::int64_t items);
+  bool may_leave() const;
+  void let_go(std::vector<std::int64_t>& rows, const SamplingHooks& hooks);
+  at::Tensor evaluated(const at::Tensor& noisy, std::span<const std::int64_t> rows, std::size_t evaluation);
   template <class Draw>
   void each_block(at::Tensor& latents, Draw&& draw) const;
 
   models::Denoiser* network_;
   BatchSampling sampling_;
   std::vector<models::Evaluation> evaluations_;
+  models::Condition told_;
 };
 
 }  // namespace pom::generate

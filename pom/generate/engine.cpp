@@ -117,6 +117,7 @@ Work Engine::Impl::work(const Job& job) const {
 }
 
 Plan Engine::Impl::plan(const Job& job, const Limits& limits) const {
+  const std::scoped_lock lock(codec_options);
   codecs::CodecOptions options{.device = device, .dtype = codec_dtype(job.first())};
   codec->set_options(options);
   const Plan plan = make_plan(config, *codec, job.first(), work(job), limits, stored_bytes(job.first()));
@@ -127,6 +128,7 @@ Plan Engine::Impl::plan(const Job& job, const Limits& limits) const {
 
 void Engine::Impl::make_room(const Request& request, std::int64_t items) const {
   if (!device.is_cuda() || config.network.video()) return;
+  const std::scoped_lock lock(codec_options);
   codecs::CodecOptions options{.device = device, .dtype = codec_dtype(request)};
   codec->set_options(options);
   const std::int64_t each = codec->decode_bytes(*request.height, *request.width);

@@ -56,6 +56,9 @@ struct Observer {
   std::function<void(std::int64_t item, const at::Tensor& latents)> on_latents = {};
   // What a person should hear of the work, once known: a latent that was decoded again in fp32.
   std::function<void(const std::string& remark)> on_remark = {};
+  // Whether nobody wants an item any more, asked before each evaluation: an image costs no more from then on,
+  // on a CPU, and is not given. The others are what they would have been.
+  std::function<bool(std::int64_t item)> left = {};
   // Set by a signal handler: the run ends with Stopped before the next evaluation.
   const std::atomic<bool>* stop = nullptr;
 };
@@ -109,6 +112,9 @@ class Engine {
   // how many items at a time make good use of the device.
   double macs(const Job& job) const;
   std::int64_t good_batch(const Job& job) const;
+  // Bytes that a run of so many items at once takes beyond what the process has; of a stream with weights of
+  // its own, as a LiveClip has them. Those of a GPU are not counted.
+  std::int64_t memory(const Job& job, std::int64_t items) const;
   // What made an item of a job, for its file.
   Origin origin(const Request& item) const;
 

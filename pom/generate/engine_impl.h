@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct Engine::Impl {
   const ModelConfig& config;
   std::string name;
   codecs::Codec* codec;                          // of the files
+  mutable std::mutex codec_options;              // set by the thread that runs, read by those that count
   std::unique_ptr<codecs::TextEncoder> encoder;  // of a network that reads text
   // Made when first needed, one for each dtype and window.
   std::map<std::pair<at::ScalarType, std::int64_t>, std::unique_ptr<models::Denoiser>> denoisers;
@@ -87,7 +89,8 @@ class BatchRun {
   void begin();
   void pass(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);
   void tell(const std::string& prompt);
-  bool save_to(const std::filesystem::path& path) const;  // false before the first block
+  bool save_to(const std::filesystem::path& path,
+               const StateNotes& more = {}) const;  // false before the first block
 
  private:
   std::span<const Request> items() const;
@@ -99,7 +102,10 @@ class BatchRun {
   at::Tensor make(std::int64_t block, std::int64_t blocks, const SamplingHooks& hooks);
   void run_blocks(const SamplingHooks& hooks);
   void give(const at::Tensor& latents, std::int64_t block);
-  std::vector<Frames> frames_of(const at::Tensor& decoded, std::int64_t block) const;
+  // Those of the batch that somebody wants.
+  std::vector<std::int64_t> wanted() const;
+  std::vector<Frames> frames_of(const at::Tensor& decoded, std::int64_t block,
+                                std::span<const std::int64_t> rows) const;
   void preview(const diffusion::StepInfo& info, std::int64_t block);
   void save() const;
 

@@ -112,6 +112,12 @@ double Engine::macs(const Job& job) const {
          static_cast<double>(std::max<std::int64_t>(1, job.blocks));
 }
 
+std::int64_t Engine::memory(const Job& job, std::int64_t items) const {
+  const std::scoped_lock lock(impl_->codec_options);
+  const std::int64_t weights = job.stream ? impl_->files.weights.bytes() : 0;
+  return run_memory(impl_->config, *impl_->codec, job.first(), impl_->work(job), weights).of(items);
+}
+
 std::int64_t Engine::good_batch(const Job& job) const {
   return batch_for_speed(impl_->config, impl_->codec->factor(), job.first(), impl_->work(job));
 }

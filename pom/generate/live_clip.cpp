@@ -1,13 +1,20 @@
 #include "pom/generate/live_clip.h"
 
+#include <cstring>
 #include <utility>
 
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
 #include "pom/generate/engine_impl.h"
 
 namespace pom::generate {
+namespace {
+
+const std::string beside_text = "live";
+
+}  // namespace
 
 struct LiveClip::Impl {
   Impl(Engine::Impl& engine, Job&& what)
@@ -67,8 +74,38 @@ const std::string& LiveClip::prompt() const {
   return impl_->prompt;
 }
 
-bool LiveClip::save(const std::filesystem::path& path) const {
-  return impl_->run.save_to(path);
+bool LiveClip::save(const std::filesystem::path& path, const BesideStream& beside) const {
+  StateNotes notes;
+  if (!beside.text.empty()) notes.texts[beside_text] = beside.text;
+  for (std::size_t i = 0; i < beside.files.size(); ++i) {
+    const std::string& file = beside.files[i];
+    at::Tensor bytes = at::empty({std::ssize(file)}, at::kByte);
+    std::memcpy(bytes.data_ptr(), file.data(), file.size());
+    notes.tensors[state_file_prefix + std::to_string(i)] = bytes;
+  }
+  return impl_->run.save_to(path, notes);
+}
+
+BesideStream read_beside(const std::filesystem::path& path) {
+  const io::safetensors::Reader reader(path);
+  const std::string where = path.string();
+  check_stream_file(reader.header(), where);
+  BesideStream beside;
+  const std::string* const text = reader.header().find_metadata(state_notes_prefix + beside_text);
+  check(text != nullptr, where, ": expected the state of a live stream, got that of a clip");
+  beside.text = *text;
+  constexpr std::uint64_t most = std::uint64_t{64} << 20;  // bytes of all
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0;; ++i) {
+    const std::string name = state_notes_prefix + state_file_prefix + std::to_string(i);
+    const io::safetensors::TensorInfo* const file = reader.header().find(name);
+    if (file == nullptr) return beside;
+    bytes += file->bytes();
+    check(file->dtype == io::safetensors::Dtype::U8 && bytes <= most, where, ": ", name,
+          ": expected bytes, at most ", most, " in all, got ", bytes);
+    const io::safetensors::Buffer read = reader.read(name);
+    beside.files.emplace_back(reinterpret_cast<const char*>(read.data()), read.size());
+  }
 }
 
 }  // namespace pom::generate

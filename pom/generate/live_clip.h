@@ -8,10 +8,20 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "pom/generate/engine.h"
 
 namespace pom::generate {
+
+// What a caller keeps beside a stream in its file: a text, and files.
+struct BesideStream {
+  std::string text;
+  std::vector<std::string> files;
+};
+// Of a file that LiveClip::save wrote, without a look at the stream itself. Throws pom::Error that names the
+// path where it is damaged or another file.
+BesideStream read_beside(const std::filesystem::path& path);
 
 class LiveClip {
  public:
@@ -33,7 +43,7 @@ class LiveClip {
   double fps() const;
   const std::string& prompt() const;  // of the next block
   // Between two blocks, as Request::save_state has it; before the first one there is nothing to save: false.
-  bool save(const std::filesystem::path& path) const;
+  bool save(const std::filesystem::path& path, const BesideStream& beside = {}) const;
 
  private:
   struct Impl;

@@ -33,7 +33,7 @@ struct Chunk {
   Request request;
   ModelPart model;
   std::string init, continued, noise_file, noise, version;
-  std::int64_t noise_row = 0;
+  std::int64_t noise_row = 0, batch = 0;
 
   template <class Visit>
   void fields(Visit&& visit) {
@@ -52,6 +52,12 @@ struct Chunk {
                 .most = 1'000'000,
                 .saved = given},
           noise_row);
+    visit(Field{.name = "batch",
+                .help = "items of the batch that it was made in",
+                .least = 0,
+                .most = 1024,
+                .saved = batch > 0},
+          batch);
     visit(Field{.name = "version", .help = "of libpom"}, version);
   }
 };
@@ -144,7 +150,8 @@ std::vector<io::TextEntry> metadata_of(const Origin& origin) {
               .noise_file = own_name(origin.noise_file),
               .noise = origin.noise_hash,
               .version = origin.version.empty() ? std::string(build_info().version) : origin.version,
-              .noise_row = origin.noise_row};
+              .noise_row = origin.noise_row,
+              .batch = origin.batch};
   if (*origin.request.shift == 1) chunk.request.shift.reset();  // the same text as before there was one
   forget_folders(chunk.request);
   Origin complete = origin;
@@ -189,6 +196,7 @@ Origin origin_of(const std::vector<io::TextEntry>& text, std::string_view source
           .noise_file = chunk.noise_file,
           .noise_hash = chunk.noise,
           .noise_row = chunk.noise_row,
+          .batch = chunk.batch,
           .version = chunk.version};
 }
 

@@ -26,6 +26,9 @@ struct Origin {
   // 0, where the seed made it.
   std::string noise_file = {}, noise_hash = {};
   std::int64_t noise_row = 0;
+  // Items of the batch that it was made in, where the bits depend on that number (on a GPU); 0: they do not,
+  // or nobody counted.
+  std::int64_t batch = 0;
   std::string version = {};  // of libpom
 };
 

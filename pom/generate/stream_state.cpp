@@ -14,7 +14,7 @@ constexpr const char* format_key = "format";
 constexpr const char* format = "pom stream 1";
 constexpr const char* seeds_key = "seeds";
 constexpr const char *text_encoder_key = "text encoder", *window_key = "window";
-const std::string notes_prefix = "beside.";  // of the caller's texts and tensors
+const std::string& notes_prefix = state_notes_prefix;
 
 std::string seeds_text(const std::vector<std::uint64_t>& seeds) {
   std::string text;
@@ -80,6 +80,11 @@ std::vector<std::pair<std::string, std::string>> fingerprint(const BlockSampler&
 
 }  // namespace
 
+void check_stream_file(const io::safetensors::Header& header, const std::string& where) {
+  const std::string* const kind = header.find_metadata(format_key);
+  check(kind != nullptr && *kind == format, where, ": expected the state of a stream, got another file");
+}
+
 void save_stream(const std::filesystem::path& path, const BlockSampler& sampler, const StreamModel& model,
                  const StateNotes& notes) {
   io::safetensors::Metadata metadata{{format_key, format}, {seeds_key, seeds_text(sampler.sampling().seeds)}};
@@ -102,8 +107,7 @@ StateNotes restore_stream(const std::filesystem::path& path, BlockSampler& sampl
     return nullptr;
   };
   const std::string where = path.string();
-  const std::string* kind = said(format_key);
-  check(kind != nullptr && *kind == format, where, ": expected the state of a stream, got another file");
+  check_stream_file(reader.header(), where);
   for (const auto& [key, ours] : fingerprint(sampler, model)) {
     const std::string* theirs = said(key);
     if (theirs == nullptr && (key == text_encoder_key || key == window_key)) continue;  // not yet said then

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "pom/generate/block_sampler.h"
+#include "pom/io/safetensors.h"
 
 namespace pom::generate {
 
@@ -16,6 +17,12 @@ struct StateNotes {
   std::map<std::string, std::string> texts = {};
   std::map<std::string, at::Tensor> tensors = {};
 };
+
+inline const std::string state_notes_prefix = "beside.";  // of their names in the file
+inline const std::string state_file_prefix = "file.";     // of tensors that are no decoder's
+
+// That it is one, by its head: throws pom::Error that begins with `where`.
+void check_stream_file(const io::safetensors::Header& header, const std::string& where);
 
 // Which model a stream is of: hashes, and the most tokens of text that it takes.
 struct StreamModel {

@@ -116,6 +116,14 @@ std::unique_ptr<ClipWriter> open_clip(const fs::path& path, const ClipOptions& w
   return detail::open_encoded(path, ending.substr(1), options);
 }
 
+std::unique_ptr<ClipWriter> open_clip_stream(const ClipOptions& wanted,
+                                             std::function<void(ClipPiece&&)> take) {
+  detail::check_encoder("clip write: a stream", "mp4");
+  ClipOptions options = wanted;
+  options.growing = true;
+  return detail::open_fragments(options, std::move(take));
+}
+
 // The simplest fraction within a millionth, those of television first.
 FrameRate frame_rate(double fps) {
   check(fps > 0 && fps <= 1000, "frame rate: expected above 0 and at most 1000, got ", fps);

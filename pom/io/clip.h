@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -82,6 +83,17 @@ std::unique_ptr<ClipWriter> open_clip(const std::filesystem::path& path, const C
 // Frames alone, without text.
 std::unique_ptr<ClipWriter> open_y4m(int descriptor, const ClipOptions& options,
                                      std::string name = "<stdout>");
+
+// An .mp4 in fragments for those who watch while it is made, without a file: the head comes at once, then a
+// fragment at each flush(), and once a second without. Whoever has the head may begin at a fragment that is a
+// `key`; there is one at least each second, where fragments begin. There is no end: it plays up to any
+// fragment.
+struct ClipPiece {
+  std::string bytes;
+  bool key = false;
+};
+std::unique_ptr<ClipWriter> open_clip_stream(const ClipOptions& options,
+                                             std::function<void(ClipPiece&&)> take);
 
 // That open_clip knows the name and this build can write it: to be asked before an hour of work, not after
 // it.

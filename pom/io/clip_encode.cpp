@@ -85,7 +85,8 @@ void set_quality(AvOptions& options, AVCodecContext* codec, int quality) {
 
 // What FFmpeg calls back. An exception must not go through its frames: it is kept, and thrown after.
 struct MuxFile {
-  explicit MuxFile(const std::filesystem::path& path, bool growing) : sink(path, growing) {}
+  template <class... Where>
+  explicit MuxFile(Where&&... where) : sink(std::forward<Where>(where)...) {}
 
   ClipSink sink;
   std::exception_ptr thrown;
@@ -193,6 +194,20 @@ class EncodedWriter final : public ClipWriter {
     open_muxer();
   }
 
+  // In pieces, for whoever takes them.
+  EncodedWriter(const ClipOptions& options, std::function<void(ClipPiece&&)> take)
+      : ClipWriter("a stream", options), container_("mp4"), take_(std::move(take)) {
+    quieten_av();
+    rate_ = frame_rate(options.fps);
+    open_encoder();
+    file_ = std::make_unique<MuxFile>([this](std::span<const std::byte> bytes) {
+      piece_.bytes.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    });
+    open_muxer();
+    avio_flush(muxer_.context->pb);
+    give_piece();
+  }
+
  private:
   bool is_mp4() const { return container_ == "mp4"; }
 
@@ -216,6 +231,7 @@ class EncodedWriter final : public ClipWriter {
     // More threads make other files of the same frames, and small pictures gain nothing by them.
     codec.thread_count = static_cast<std::int64_t>(codec.width) * codec.height > 500'000 ? 4 : 1;
     if (is_mp4()) codec.flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
+    if (take_) codec.gop_size *= 10;  // fragments begin with key frames, which are asked for
   }
 
   bool try_encoder(const AVCodec* codec, int& code) {
@@ -226,7 +242,8 @@ class EncodedWriter final : public ClipWriter {
     set_quality(settings, codec_.get(), options().quality);
     if (options().growing) {  // nothing stays in the encoder
       codec_->max_b_frames = 0;
-      if (codec->name == std::string_view("libx264")) settings.set("tune", "zerolatency");
+      if (codec->name == std::string_view("libx264"))
+        settings.set("tune", "zerolatency").set("forced-idr", "1");
       if (std::string_view(codec->name).starts_with("libvpx"))
         settings.set("lag-in-frames", "0").set("deadline", "realtime").set("cpu-used", "4");
     }
@@ -268,7 +285,9 @@ class EncodedWriter final : public ClipWriter {
     describe_file(format);
     AvOptions settings;
     if (is_mp4())
-      settings.set("movflags", options().growing ? "frag_custom+empty_moov+default_base_moof" : "faststart");
+      settings.set("movflags", take_               ? "frag_custom+empty_moov+default_base_moof+skip_trailer"
+                               : options().growing ? "frag_custom+empty_moov+default_base_moof"
+                                                   : "faststart");
     else if (options().growing)
       settings.set("live", "1");
     require(avformat_write_header(&format, settings.get()), "write the head");
@@ -295,6 +314,10 @@ class EncodedWriter final : public ClipWriter {
                                 {frame.data[2], frame.linesize[2]}};
     to_yuv420(image, bt709, codec_->width, codec_->height, planes);
     frame.pts = frames();
+    const bool key = take_ && !in_fragment_ &&
+                     (frames() == 0 || static_cast<double>(frames() - last_key_) >= options().fps);
+    frame.pict_type = key ? AV_PICTURE_TYPE_I : AV_PICTURE_TYPE_NONE;
+    if (key) last_key_ = frames();
     encode(&frame);
   }
 
@@ -308,6 +331,7 @@ class EncodedWriter final : public ClipWriter {
         packet_->duration = 1;  // else the last frame has none, and the clip is shorter
       av_packet_rescale_ts(packet_.get(), codec_->time_base, stream_->time_base);
       packet_->stream_index = stream_->index;
+      if (!std::exchange(in_fragment_, true)) piece_.key = (packet_->flags & AV_PKT_FLAG_KEY) != 0;
       require(av_write_frame(muxer_.context, packet_.get()), "write a frame");
     }
   }
@@ -316,6 +340,12 @@ class EncodedWriter final : public ClipWriter {
     require(av_write_frame(muxer_.context, nullptr), "write a fragment");
     avio_flush(muxer_.context->pb);
     require(muxer_.context->pb->error, "write");
+    give_piece();
+  }
+
+  void give_piece() {
+    in_fragment_ = false;
+    if (take_ && !piece_.bytes.empty()) take_(std::exchange(piece_, {}));
   }
 
   void end() override {
@@ -323,6 +353,7 @@ class EncodedWriter final : public ClipWriter {
     require(av_write_trailer(muxer_.context), "write the end");
     avio_flush(muxer_.context->pb);
     require(muxer_.context->pb->error, "write");
+    give_piece();
     file_->sink.finish();
   }
 
@@ -334,6 +365,12 @@ class EncodedWriter final : public ClipWriter {
   AvPointer<AVFrame> frame_;
   AvPointer<AVPacket> packet_;
   AVStream* stream_ = nullptr;
+
+  // Of one in pieces.
+  std::function<void(ClipPiece&&)> take_;
+  ClipPiece piece_;
+  bool in_fragment_ = false;   // which has a frame
+  std::int64_t last_key_ = 0;  // that was asked for
 };
 
 }  // namespace
@@ -357,6 +394,11 @@ std::string encoder_names() {
 std::unique_ptr<ClipWriter> open_encoded(const std::filesystem::path& path, const std::string& container,
                                          const ClipOptions& options) {
   return std::make_unique<EncodedWriter>(path, container, options);
+}
+
+std::unique_ptr<ClipWriter> open_fragments(const ClipOptions& options,
+                                           std::function<void(ClipPiece&&)> take) {
+  return std::make_unique<EncodedWriter>(options, std::move(take));
 }
 
 }  // namespace pom::io::detail

@@ -82,7 +82,10 @@ ClipSink::ClipSink(int descriptor, std::string name) : name_(std::move(name)), d
 
 void ClipSink::write(std::span<const std::byte> bytes) {
   if (growing()) {
-    write_to(descriptor_, bytes, name_);
+    if (take_)
+      take_(bytes);
+    else
+      write_to(descriptor_, bytes, name_);
     place_ += bytes.size();
     return;
   }

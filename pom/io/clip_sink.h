@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,8 @@ class ClipSink {
 
   ClipSink(const std::filesystem::path& path, bool growing);
   ClipSink(int descriptor, std::string name);  // not closed
+  // Grows, into the hands of the caller.
+  explicit ClipSink(std::function<void(std::span<const std::byte>)> take) : take_(std::move(take)) {}
 
   bool growing() const { return !file_; }
   void write(std::span<const std::byte> bytes);
@@ -44,6 +47,7 @@ class ClipSink {
   std::size_t place_ = 0;
   FileDescriptor own_;
   int descriptor_ = -1;
+  std::function<void(std::span<const std::byte>)> take_;
 };
 
 }  // namespace pom::io::detail

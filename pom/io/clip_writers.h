@@ -16,6 +16,8 @@ std::unique_ptr<ClipWriter> open_frame_folder(const std::filesystem::path& path,
 // .mp4 and .webm, which FFmpeg writes: "mp4" or "webm".
 std::unique_ptr<ClipWriter> open_encoded(const std::filesystem::path& path, const std::string& container,
                                          const ClipOptions& options);
+// An .mp4 without a file, which grows.
+std::unique_ptr<ClipWriter> open_fragments(const ClipOptions& options, std::function<void(ClipPiece&&)> take);
 // That this build has an encoder for it; errors begin with `operation`.
 void check_encoder(const std::string& operation, const std::string& container);
 

@@ -27,6 +27,11 @@ std::unique_ptr<ClipWriter> detail::open_encoded(const std::filesystem::path& pa
   return nullptr;
 }
 
+std::unique_ptr<ClipWriter> detail::open_fragments(const ClipOptions&, std::function<void(ClipPiece&&)>) {
+  check_encoder("clip write: a stream", "mp4");
+  return nullptr;
+}
+
 std::unique_ptr<detail::FrameSource> detail::open_decoded(const std::filesystem::path& path,
                                                           const ClipReading&) {
   refuse("clip read: " + path.string(), "");

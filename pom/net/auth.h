@@ -33,6 +33,8 @@ class KeySet {
   std::size_t size() const { return digests_.size(); }
   // Which one it is, counted from 0. Always compares with all of them, to the last byte.
   std::optional<std::size_t> find(std::string_view key) const;
+  // Of key number i, to tell it from others: the same over restarts and wherever it stands in the file.
+  std::string name(std::size_t i) const;
 
  private:
   std::vector<io::Sha256::Digest> digests_;

@@ -91,6 +91,13 @@ std::optional<std::size_t> KeySet::find(std::string_view key) const {
   return found;
 }
 
+std::string KeySet::name(std::size_t i) const {
+  io::Sha256 hash;
+  hash.update("name of a key\n");
+  hash.update(digests_.at(i));
+  return hash.hex().substr(0, 32);
+}
+
 std::optional<std::string> presented_key(const HttpRequest& request) {
   std::optional<std::string> key(request.headers.get("X-API-Key"));
   if (key->empty()) key = authorization_key(request.headers.get("Authorization"));

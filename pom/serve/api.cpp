@@ -20,7 +20,7 @@ Api::Api(Queue& queue, Live& live, Pictures& pictures, Pool& pool, net::Metrics&
 std::vector<net::Route> Api::routes() {
   std::vector<net::Route> all;
   for (std::vector<net::Route>& some :
-       std::vector{native_routes(*this), openai_routes(*this), a1111_routes(*this)})
+       std::vector{native_routes(*this), openai_routes(*this), video_routes(*this), a1111_routes(*this)})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -76,6 +76,22 @@ void Api::watch(const JobPointer& job, Watcher watcher, const Exchange& exchange
   });
 }
 
+void Api::give_picture(const Exchange& exchange, const PicturePointer& picture) {
+  const auto give = [exchange, picture](const net::Bytes& bytes) {
+    if (!bytes) return exchange->answer(error_response(404, "not_found", "the picture's file is gone"));
+    net::HttpResponse response;
+    response.headers.set("Content-Type", picture->type());
+    response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
+    response.shared = bytes;
+    exchange->answer(std::move(response));
+  };
+  if (picture->bytes) return give(picture->bytes);
+  pool_.add([this, picture, give] {
+    const net::Bytes bytes = pictures_.read_file(*picture);
+    post_([give, bytes] { give(bytes); });
+  });
+}
+
 net::EventChannel& Api::channel_of(const std::string& client) {
   std::unique_ptr<net::EventChannel>& channel = channels_[client];
   if (!channel)
@@ -105,7 +121,7 @@ void Api::job_changed(const ServedJob& job) {
   }
   // Ten times a second is enough of progress.
   double& told = told_[job.id];
-  const double now = now_seconds();
+  const double now = steady_seconds();
   const bool progress = job.state == JobState::running && job.evaluations > 0;
   if (progress && now - told < 0.1) return;
   told = now;

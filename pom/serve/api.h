@@ -52,6 +52,8 @@ class Api {
   void submit(const JobPointer& job, Watcher watcher, const Exchange& exchange, bool fresh = false);
   // Until the job is over, or the client of the exchange goes away.
   void watch(const JobPointer& job, Watcher watcher, const Exchange& exchange);
+  // Its file, from memory or from the folder; 404 where it is gone.
+  void give_picture(const Exchange& exchange, const PicturePointer& picture);
   static bool fresh(const net::HttpRequest& request);  // "Cache-Control: no-cache"
   // A handler whose ApiErrors are answers.
   net::RouteHandler guarded(std::function<void(const Exchange&, const net::Captures&)> handler) const;
@@ -75,6 +77,7 @@ class Api {
 
 std::vector<net::Route> native_routes(Api& api);
 std::vector<net::Route> openai_routes(Api& api);
+std::vector<net::Route> video_routes(Api& api);
 std::vector<net::Route> a1111_routes(Api& api);
 
 }  // namespace pom::serve

@@ -204,7 +204,7 @@ class A1111 {
       if (!item.picture) continue;  // of a job that was interrupted
       if (send_images) images.push_back(net::base64_encode(*item.picture->bytes));
       seeds.push_back(item.request.own_seed()), prompts.push_back(item.request.subject());
-      for (const io::TextEntry& entry : api_.queue().backend().text_of(job.model, item.request))
+      for (const io::TextEntry& entry : api_.queue().backend().text_of(job.model, item.request, 0))
         if (entry.keyword == "parameters") texts.push_back(entry.text);
     }
     const ModelInfo& model = api_.model(job.model);

@@ -29,28 +29,30 @@ class NativeApi {
           api_.guarded([self, handler](const Exchange& e, const Captures& c) { ((*self).*handler)(e, c); })};
     };
     const std::string v1 = "/pom/v1";
-    return {route("GET", v1 + "/models", "models", &NativeApi::models),
-            route("GET", v1 + "/schema", "what a request may say", &NativeApi::schema),
-            route("POST", v1 + "/jobs", "ask for pictures or clips", &NativeApi::make),
-            route("GET", v1 + "/jobs", "jobs of this client", &NativeApi::jobs),
-            route("GET", v1 + "/jobs/{id}", "a job", &NativeApi::job),
-            route("DELETE", v1 + "/jobs/{id}", "cancel a job", &NativeApi::cancel),
-            route("GET", v1 + "/jobs/{id}/events", "events of a job", &NativeApi::job_events),
-            route("GET", v1 + "/events", "events of all jobs and streams of this client", &NativeApi::events),
-            route("POST", v1 + "/forecast", "what a job would take", &NativeApi::forecast),
-            route("GET", v1 + "/pictures", "what was made, newest first", &NativeApi::pictures),
-            route("GET", v1 + "/pictures/{file}", "a picture or clip", &NativeApi::picture),
-            route("DELETE", v1 + "/pictures/{file}", "remove it", &NativeApi::remove),
-            route("POST", v1 + "/reproduce", "make a picture again and compare", &NativeApi::reproduce),
-            route("POST", v1 + "/streams", "begin a live stream", &NativeApi::open),
-            route("GET", v1 + "/streams", "streams of this client", &NativeApi::streams),
-            route("GET", v1 + "/streams/{id}", "a stream", &NativeApi::stream),
-            route("DELETE", v1 + "/streams/{id}", "end a stream", &NativeApi::end),
-            route("GET", v1 + "/streams/{id}/frames", "its frames as PNG", &NativeApi::frames),
-            route("GET", v1 + "/streams/{id}/mjpeg", "its frames as JPEG, for <img>", &NativeApi::mjpeg),
-            route("POST", v1 + "/streams/{id}/prompt", "change its prompt", &NativeApi::prompt),
-            route("POST", v1 + "/streams/{id}/pause", "pause it, or go on", &NativeApi::pause),
-            route("POST", v1 + "/streams/{id}/fork", "a new stream from here", &NativeApi::fork)};
+    return {
+        route("GET", v1 + "/models", "models", &NativeApi::models),
+        route("GET", v1 + "/schema", "what a request may say", &NativeApi::schema),
+        route("POST", v1 + "/jobs", "ask for pictures or clips", &NativeApi::make),
+        route("GET", v1 + "/jobs", "jobs of this client", &NativeApi::jobs),
+        route("GET", v1 + "/jobs/{id}", "a job", &NativeApi::job),
+        route("DELETE", v1 + "/jobs/{id}", "cancel a job", &NativeApi::cancel),
+        route("GET", v1 + "/jobs/{id}/events", "events of a job", &NativeApi::job_events),
+        route("GET", v1 + "/events", "events of all jobs and streams of this client", &NativeApi::events),
+        route("POST", v1 + "/forecast", "what a job would take", &NativeApi::forecast),
+        route("GET", v1 + "/pictures", "what was made, newest first", &NativeApi::pictures),
+        route("GET", v1 + "/pictures/{file}", "a picture or clip", &NativeApi::picture),
+        route("DELETE", v1 + "/pictures/{file}", "remove it", &NativeApi::remove),
+        route("POST", v1 + "/reproduce", "make a picture again and compare", &NativeApi::reproduce),
+        route("POST", v1 + "/streams", "begin a live stream", &NativeApi::open),
+        route("GET", v1 + "/streams", "streams of this client", &NativeApi::streams),
+        route("GET", v1 + "/streams/{id}", "a stream", &NativeApi::stream),
+        route("DELETE", v1 + "/streams/{id}", "end a stream", &NativeApi::end),
+        route("GET", v1 + "/streams/{id}/frames", "its frames as PNG", &NativeApi::frames),
+        route("GET", v1 + "/streams/{id}/mjpeg", "its frames as JPEG, for <img>", &NativeApi::mjpeg),
+        route("GET", v1 + "/streams/{id}/video.mp4", "it as fragmented MP4, from now on", &NativeApi::video),
+        route("POST", v1 + "/streams/{id}/prompt", "change its prompt", &NativeApi::prompt),
+        route("POST", v1 + "/streams/{id}/pause", "pause it, or go on", &NativeApi::pause),
+        route("POST", v1 + "/streams/{id}/fork", "a new stream from here", &NativeApi::fork)};
   }
 
  private:
@@ -132,6 +134,7 @@ class NativeApi {
     answer(exchange, {{"seconds", seconds ? Json(*seconds) : Json(nullptr)},
                       {"evaluations", job->all_evaluations},
                       {"macs", macs},
+                      {"memory", api_.queue().backend().memory(job->model, job->job, 1)},
                       {"items", job->items.size()}});
   }
 
@@ -161,6 +164,7 @@ class NativeApi {
     return all;
   }
   Json streams_json(const std::string& client) {
+    api_.live().adopt(client);
     Json all = Json::array();
     for (const Live::Pointer& stream : api_.live().streams_of(client))
       all.push_back(api_.live().json(*stream));
@@ -224,26 +228,13 @@ class NativeApi {
     const PicturePointer picture = is_id(id) ? api_.pictures().find(id) : nullptr;
 
     const bool right = picture && (file == id || file == picture->id + "." + picture->extension);
-    if (!right || (!picture->client.empty() && picture->client != api_.client_of(exchange)))
+    if (!right || !api_.pictures().visible(*picture, api_.client_of(exchange)))
       throw ApiError(404, "not_found", "there is no such picture, or no more");
     return picture;
   }
 
   void picture(const Exchange& exchange, const Captures& captures) {
-    const PicturePointer picture = picture_of(exchange, captures["file"]);
-    const auto give = [exchange, picture](const net::Bytes& bytes) {
-      if (!bytes) return exchange->answer(error_response(404, "not_found", "the picture's file is gone"));
-      net::HttpResponse response;
-      response.headers.set("Content-Type", picture->type());
-      response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
-      response.shared = bytes;
-      exchange->answer(std::move(response));
-    };
-    if (picture->bytes) return give(picture->bytes);
-    api_.pool().add([this, picture, give] {
-      const net::Bytes bytes = api_.pictures().read_file(*picture);
-      api_.post()([give, bytes] { give(bytes); });
-    });
+    api_.give_picture(exchange, picture_of(exchange, captures["file"]));
   }
 
   void remove(const Exchange& exchange, const Captures& captures) {
@@ -293,6 +284,7 @@ class NativeApi {
       throw ApiError(400, "not_supported", "picture: expected an image, got a frame of a clip", "picture");
     Reproduction& again = job->reproduces.emplace();
     again.picture = id;
+    if (origin.batch > 0) job->batch = origin.batch, job->key.clear();
     try {
       again.expected = io::parse_png_image(span, "picture", api_.queue().limits().pixels);
     } catch (const Error& error) {
@@ -306,6 +298,7 @@ class NativeApi {
   // ---- streams ----
 
   Live::Pointer stream_of(const Exchange& exchange, const Captures& captures) {
+    api_.live().adopt(api_.client_of(exchange));
     const Live::Pointer stream = api_.live().find(captures["id"]);
     if (!stream || stream->client != api_.client_of(exchange))
       throw ApiError(404, "not_found", "no stream of this client has that id");
@@ -349,6 +342,15 @@ class NativeApi {
   }
   void mjpeg(const Exchange& exchange, const Captures& captures) {
     api_.live().watch(stream_of(exchange, captures), exchange, FrameFormat::mjpeg);
+  }
+  void video(const Exchange& exchange, const Captures& captures) {
+    std::int64_t scale = 1;
+    if (const auto text = exchange->request().query_value("scale")) {
+      const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), scale);
+      if (error != std::errc() || end != text->data() + text->size() || scale < 1 || scale > 64)
+        throw ApiError(400, "out_of_range", "scale: expected 1 to 64", "scale");
+    }
+    api_.live().watch(stream_of(exchange, captures), exchange, FrameFormat::video, scale);
   }
   void prompt(const Exchange& exchange, const Captures& captures) {
     const Live::Pointer stream = stream_of(exchange, captures);

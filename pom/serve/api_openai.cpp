@@ -6,6 +6,7 @@
 #include "pom/io/jpeg.h"
 #include "pom/net/base64.h"
 #include "pom/serve/api.h"
+#include "pom/serve/openai_fields.h"
 #include "pom/serve/schema.h"
 
 namespace pom::serve {
@@ -29,17 +30,6 @@ void check_choice(const std::string& value, const char* field, std::initializer_
   }
   throw ApiError(400, "invalid_value",
                  detail::concat(field, ": expected one of ", all, ", got \"", value, "\""), field);
-}
-
-// What other servers call the same.
-void rename(Json& object, const char* alias, const char* field) {
-  const auto found = object.find(alias);
-  if (found == object.end()) return;
-  if (object.contains(field))
-    throw ApiError(400, "invalid_value",
-                   detail::concat(alias, ": is another name of ", field, ", and both are given"), alias);
-  object[field] = *found;
-  object.erase(alias);
 }
 
 // A prompt for a model of classes: one of its names, as the whole or as a word of it.
@@ -112,7 +102,7 @@ class OpenAi {
     const std::size_t model = api_.model_named(name);
     const ModelInfo& info = api_.model(model);
     ImageOptions options;
-    const std::string size = take_text(object, "size", "auto");
+    take_size(object);
     options.format = take_text(object, "output_format", "png");
     if (options.format.empty()) options.format = "png";
     check_choice(options.format, "output_format", {"png", "jpeg"});
@@ -131,13 +121,8 @@ class OpenAi {
     if (object.contains("n") && object.contains("count"))
       throw ApiError(400, "invalid_value", "n: is another name of count, and both are given", "n");
     const std::int64_t count = take_integer(object, "n", 1, 1, api_.queue().limits().items);
-    rename(object, "num_inference_steps", "steps");
-    rename(object, "guidance_scale", "cfg_scale");
-    rename(object, "sampler_name", "sampler");
-    std::vector<std::string> empty;  // null is the same as leaving a field out
-    for (const auto& [key, value] : object.items())
-      if (value.is_null()) empty.push_back(key);
-    for (const std::string& key : empty) object.erase(key);
+    rename_aliases(object);
+    drop_nulls(object);
     if (!object.contains("prompt") || !object["prompt"].is_string())
       throw ApiError(400, "invalid_value", "prompt: expected a text, got none", "prompt");
     if (!info.text) {
@@ -148,15 +133,6 @@ class OpenAi {
       object["frames"] = 1;
     }
     if (!object.contains("count")) object["count"] = count;
-    if (size != "auto") {
-      generate::Request sized;
-      try {
-        generate::set_size(sized, size);
-      } catch (const Error&) {
-        throw ApiError(400, "invalid_value", "size: expected WxH or auto, got \"" + size + "\"", "size");
-      }
-      object["width"] = *sized.width, object["height"] = *sized.height;
-    }
     const JobPointer job = api_.queue().check(model, request_of(object, info), api_.client_of(exchange));
     if (job->job.clip)
       throw ApiError(400, "not_supported", "frames: expected 1 for an image (clips: /v1/videos), got more",

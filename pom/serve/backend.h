@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pom/generate/engine.h"
+#include "pom/generate/live_clip.h"
 #include "pom/io/png.h"
 
 namespace pom::serve {
@@ -35,7 +36,7 @@ class LiveSource {
   virtual void tell(const std::string& prompt) = 0;
   virtual generate::Frames next(const std::atomic<bool>& stop,
                                 const std::function<void()>& on_evaluation) = 0;
-  virtual bool save(const std::filesystem::path& path) const = 0;
+  virtual bool save(const std::filesystem::path& path, const generate::BesideStream& beside) const = 0;
 };
 
 class Backend {
@@ -50,11 +51,19 @@ class Backend {
   virtual double macs(std::size_t model, const generate::Job& job) const = 0;
   virtual std::int64_t good_batch(std::size_t model, const generate::Job& job) const = 0;
   // What the file of an item says of itself.
-  virtual std::vector<io::TextEntry> text_of(std::size_t model, const generate::Request& item) const = 0;
+  // `batch`: of how many it was made, where bits depend on that (batch_sizes); else 0.
+  virtual std::vector<io::TextEntry> text_of(std::size_t model, const generate::Request& item,
+                                             std::int64_t batch) const = 0;
   // The request that a model's own settings make of an empty one: defaults of the schema.
   virtual generate::Request defaults(std::size_t model) const = 0;
 
+  // Bytes that making so many items of the job at once takes beyond what the process has anyway, by counting;
+  // of a stream, what it takes as long as it lives.
+  virtual std::int64_t memory(std::size_t model, const generate::Job& job, std::int64_t items) const = 0;
+
   // From one thread at a time, that of the device.
+  // Seconds of a multiply-add of this model, from a short run; 0 where it cannot be said.
+  virtual double measure(std::size_t model) = 0;
   virtual void run(std::size_t model, const generate::Job& job, std::int64_t batch,
                    const generate::Observer& observer) = 0;
   virtual std::unique_ptr<LiveSource> open(std::size_t model, const generate::Job& job) = 0;

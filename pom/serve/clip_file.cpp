@@ -34,6 +34,21 @@ class Scratch {
 
 }  // namespace
 
+std::vector<io::Image> clip_frames(const ClipFile& file, std::int64_t most_pixels) {
+  const Scratch scratch;
+  const fs::path path = scratch.path() / ("clip." + file.extension);
+  std::ofstream(path, std::ios::binary) << file.bytes;
+  io::ClipReader reader(path);
+  std::vector<io::Image> frames;
+  std::int64_t pixels = 0;
+  for (io::Image frame; pixels <= most_pixels && reader.next(frame);) {
+    pixels += std::int64_t{frame.width} * frame.height;
+    frames.push_back(frame);
+  }
+  check(!frames.empty(), "serve: clip: expected frames, got none");
+  return frames;
+}
+
 ClipFile clip_file(std::span<const io::Image> frames, double fps, const std::vector<io::TextEntry>& text) {
   check(!frames.empty(), "serve: clip: expected frames, got none");
   const Scratch scratch;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "pom/base/error.h"
+#include "pom/base/progress.h"
 #include "pom/generate/live_clip.h"
 #include "pom/serve/backend.h"
 
@@ -18,7 +19,9 @@ class EngineClip : public LiveSource {
   generate::Frames next(const std::atomic<bool>& stop, const std::function<void()>& on_evaluation) override {
     return clip_.next(&stop, on_evaluation);
   }
-  bool save(const fs::path& path) const override { return clip_.save(path); }
+  bool save(const fs::path& path, const generate::BesideStream& beside) const override {
+    return clip_.save(path, beside);
+  }
 
  private:
   generate::LiveClip clip_;
@@ -60,10 +63,45 @@ class EngineBackend : public Backend {
   std::int64_t good_batch(std::size_t model, const Job& job) const override {
     return engines_.at(model).good_batch(job);
   }
-  std::vector<io::TextEntry> text_of(std::size_t model, const Request& item) const override {
-    return generate::metadata_of(engines_.at(model).origin(item));
+  std::int64_t memory(std::size_t model, const Job& job, std::int64_t items) const override {
+    return engines_.at(model).memory(job, items);
+  }
+  std::vector<io::TextEntry> text_of(std::size_t model, const Request& item,
+                                     std::int64_t batch) const override {
+    generate::Origin origin = engines_.at(model).origin(item);
+    origin.batch = batch;
+    return generate::metadata_of(origin);
   }
   Request defaults(std::size_t model) const override { return defaults_.at(model); }
+
+  // The first run makes weights and plans ready; with as much at once as keeps the device busy.
+  double measure(std::size_t model) override {
+    Request request = any_request(models_.at(model));
+    request.seed = {0}, request.steps = 1;
+    constexpr std::int64_t few_blocks = 2, most_items = 64;
+    const ModelInfo& info = models_.at(model);
+    if (info.clips) request.frames = std::to_string(std::min(info.frames, few_blocks * info.block_frames));
+    if (!info.clips)
+      request.count = std::clamp<std::int64_t>(good_batch(model, resolve(model, request)), 1, most_items);
+    generate::Observer observer;
+    observer.on_frames = [](generate::Frames&&) {};
+    double seconds = 0;
+    try {
+      const Job job = resolve(model, request);
+      run(model, job, std::ssize(job.items), observer);
+      constexpr double patience = 0.1;  // seconds; the best of what they allow, as others use the machine too
+      const double first = steady_seconds();
+      do {
+        const double began = steady_seconds();
+        run(model, job, std::ssize(job.items), observer);
+        const double taken = steady_seconds() - began;
+        seconds = seconds == 0 ? taken : std::min(seconds, taken);
+      } while (steady_seconds() - first < patience);
+      return seconds / macs(model, job);
+    } catch (const Error&) {  // it does not fit: requests are told so
+      return 0;
+    }
+  }
 
   void run(std::size_t model, const Job& job, std::int64_t batch,
            const generate::Observer& observer) override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pom/generate/job.h"
+#include "pom/io/image.h"
 #include "pom/serve/errors.h"
 #include "pom/serve/json.h"
 #include "pom/serve/pictures.h"
@@ -38,15 +39,17 @@ struct ServedJob {
   std::size_t model = 0;
   generate::Job job;  // as it was resolved
   std::vector<JobItem> items;
-  std::string face;  // which interface it came through, where that matters
-  std::string key;   // jobs of equal ones may be made together; empty: alone
-  double macs = 0;   // of an item
+  std::string face;        // which interface it came through, where that matters
+  std::string key;         // jobs of equal ones may be made together; empty: alone
+  double macs = 0;         // of an item
+  std::int64_t batch = 0;  // of a reproduction: of how many it was made then; 0: any
   bool previews = false;
   bool keep = true;  // its pictures go into the gallery
   std::optional<Reproduction> reproduces = {};
 
   JobState state = JobState::queued;
-  double created = 0, started = 0, finished = 0;  // seconds since 1970; 0: not yet
+  double created = 0, started = 0, finished = 0;  // seconds since 1970, to be shown; 0: not yet
+  double came = 0, waited = 0;                    // by a steady clock: when, and for how long in line
   std::int64_t evaluations = 0, all_evaluations = 0;
   std::optional<ApiError> error = {};
   std::uint64_t number = 0;  // in the order of their coming

@@ -16,14 +16,13 @@ namespace fs = std::filesystem;
 constexpr std::int64_t blocks_ahead = 2;  // of the clock: more, and a new prompt shows late
 constexpr double share_of_device = 0.7;   // where pictures wait too
 
-void put(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
-net::Bytes mjpeg_part(const LiveFrame& frame) {
-  return std::make_shared<const std::string>(
-      detail::concat("--frame\r\nContent-Type: image/jpeg\r\nContent-Length: ", frame.jpeg->size(),
-                     "\r\n\r\n", *frame.jpeg, "\r\n"));
+// On the pool. Pieces of nothing: it cannot be made.
+LiveFrame::Video encoded(const std::shared_ptr<LiveVideo>& video, std::span<const io::Image> images) {
+  try {
+    return {video, video->encode(images)};
+  } catch (const std::exception&) {
+    return {video, {}};
+  }
 }
 
 }  // namespace
@@ -31,17 +30,6 @@ net::Bytes mjpeg_part(const LiveFrame& frame) {
 const char* name_of(StreamState state) {
   constexpr std::array names = {"starting", "running", "paused", "resting", "ended", "failed"};
   return names.at(static_cast<std::size_t>(state));
-}
-
-net::Bytes frame_record(const LiveFrame& frame) {
-  std::string record;
-  record.reserve(20 + frame.png->size());
-  put(record, frame.png->size(), 4);
-  put(record, static_cast<std::uint64_t>(frame.index), 4);
-  put(record, frame.microseconds, 8);
-  put(record, static_cast<std::uint64_t>(frame.prompt), 4);
-  record += *frame.png;
-  return std::make_shared<const std::string>(std::move(record));
 }
 
 Live::Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter post_after, LiveLimits limits,
@@ -52,7 +40,8 @@ Live::Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter 
       post_after_(std::move(post_after)),
       limits_(limits),
       request_limits_(request_limits),
-      hooks_(std::move(hooks)) {
+      hooks_(std::move(hooks)),
+      owners_(limits_.state) {
   std::string name = (fs::temp_directory_path() / "pom-live-XXXXXX").string();
   check(::mkdtemp(name.data()) != nullptr, "serve: expected to make a folder in ",
         fs::temp_directory_path().string());
@@ -90,24 +79,49 @@ Live::Pointer Live::open(std::size_t model, generate::Request request, const std
   } catch (const Error& error) {
     throw field_error(error.what());
   }
+  check_job(stream->job);
+  stream->memory = device.backend->memory(model, stream->job, 1);
+  check_memory(*stream);
   const generate::Request& r = stream->job.first();
-  const auto most = [](const char* field, std::int64_t limit, std::int64_t got) {
-    if (got > limit)
-      throw ApiError(400, "too_expensive", detail::concat(field, ": expected at most ", limit, ", got ", got),
-                     field);
-  };
-  most("prompt", 1, std::ssize(stream->job.items));
-  most("steps", request_limits_.steps, *r.steps);
-  most("width", limits_.pixels, *r.width * *r.height);
-  most("prompt", request_limits_.prompt_bytes, std::ssize(r.subject()));
   stream->id = random_id(), stream->client = client, stream->model = model, stream->device = device;
   stream->number = opened_++;
-  stream->created = stream->unwatched = now_seconds();
+  stream->created = now_seconds(), stream->unwatched = steady_seconds();
   stream->prompts = {{0, r.subject(), 0}};
   stream->making->told = r.subject();
   streams_[stream->id] = stream;
   start(stream);
   return stream;
+}
+
+void Live::check_job(const generate::Job& job) const {
+  const generate::Request& r = job.first();
+  const auto most = [](const char* field, std::int64_t limit, std::int64_t got) {
+    if (got > limit)
+      throw ApiError(400, "too_expensive", detail::concat(field, ": expected at most ", limit, ", got ", got),
+                     field);
+  };
+  most("prompt", 1, std::ssize(job.items));
+  most("steps", request_limits_.steps, *r.steps);
+  most("width", limits_.pixels, *r.width * *r.height);
+  most("prompt", request_limits_.prompt_bytes, std::ssize(r.subject()));
+}
+
+void Live::check_memory(const LiveStream& stream) const {
+  const std::int64_t others = memory() + (hooks_.batches_memory ? hooks_.batches_memory() : 0);
+  if (request_limits_.memory == 0 || stream.memory + others <= request_limits_.memory) return;
+  constexpr std::int64_t mib = 1 << 20;
+  ApiError error(503, "out_of_memory",
+                 detail::concat("expected at most ", request_limits_.memory / mib,
+                                " MiB of work at a time (pom serve --most-memory), got ", stream.memory / mib,
+                                " MiB beside ", others / mib, " MiB"));
+  error.retry_after = limits_.rest_seconds;
+  throw error;
+}
+
+std::int64_t Live::memory() const {
+  std::int64_t all = 0;
+  for (const auto& [id, stream] : streams_) all += stream->over() ? 0 : stream->memory;
+  return all;
 }
 
 void Live::start(const Pointer& stream) {
@@ -121,11 +135,12 @@ void Live::start(const Pointer& stream) {
       failed = error.what();
     }
     std::error_code ignored;
-    if (!stream->job.continue_from.empty()) fs::remove(stream->job.continue_from, ignored);
+    if (stream->job.continue_from.parent_path() == scratch_) fs::remove(stream->job.continue_from, ignored);
     post_([this, alive, stream, failed] {
       if (!*alive || stream->over()) return;
       stream->block_wanted = false;
       if (!failed.empty()) return fail(stream, failed);
+      if (stream->suspended == Suspended::asked) return keep(stream);
       change(*stream, StreamState::running);
       viewers_changed(stream);
       want_block(stream);
@@ -136,6 +151,7 @@ void Live::start(const Pointer& stream) {
 
 void Live::fail(const Pointer& stream, const std::string& message) {
   stream->error = message;
+  if (stream->base > 0 && hooks_.on_remark) hooks_.on_remark("stream " + stream->id + ": " + message);
   close(*stream, StreamState::failed);
 }
 
@@ -148,26 +164,29 @@ void Live::change(LiveStream& stream, StreamState state) {
 void Live::close(LiveStream& stream, StreamState state) {
   if (stream.over()) return;
   change(stream, state);
-  stream.ended = now_seconds();
+  stream.ended = steady_seconds();
   stream.ready.clear();
   for (const auto& viewer : stream.viewers) viewer->body->end();
-  stream.viewers.clear();
+  stream.viewers.clear(), stream.videos.clear();
   // Its state stays, to go on from; the network goes. Where the worker is at a block, that ends first.
   stream.making->stop = true;
   stream.saving = true;
-  stream.device.worker->add_urgent(
-      [this, alive = alive_, own = find(stream.id), path = scratch_ / (stream.id + ".safetensors")] {
-        if (own->making->source) {
-          try {
-            own->making->source->save(path);
-          } catch (const std::exception&) {  // then nobody goes on from it
-          }
-          own->making->source.reset();
-        }
-        post_([alive, own] {
-          if (*alive) own->saving = false;
-        });
-      });
+  stream.device.worker->add_urgent([this, alive = alive_, own = find(stream.id),
+                                    path = scratch_ / (stream.id + ".safetensors"),
+                                    ends = state == StreamState::ended] {
+    std::error_code ignored;
+    if (keeps_state() && ends) fs::remove(state_path(*own), ignored);
+    if (own->making->source) {
+      try {
+        own->making->source->save(path, {});
+      } catch (const std::exception&) {  // then nobody goes on from it
+      }
+      own->making->source.reset();
+    }
+    post_([alive, own] {
+      if (*alive) own->saving = false;
+    });
+  });
   forget_old();
 }
 
@@ -181,7 +200,7 @@ void Live::forget_old() {
   for (const auto& [id, stream] : streams_)
     if (stream->over() && !stream->saving) ended.push_back(stream);
   std::ranges::sort(ended, {}, [](const Pointer& stream) { return stream->ended; });
-  const double now = now_seconds();
+  const double now = steady_seconds();
   for (std::size_t i = 0; i < ended.size(); ++i) {
     if (ended.size() - i <= most_ended && ended[i]->ended + limits_.keep_seconds > now) continue;
     std::error_code ignored;
@@ -258,19 +277,21 @@ Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const st
   auto fork = std::make_shared<LiveStream>();
   fork->id = random_id(), fork->client = client, fork->model = stream.model, fork->device = stream.device;
   fork->number = opened_++;
-  fork->created = fork->unwatched = now_seconds();
+  fork->created = now_seconds(), fork->unwatched = steady_seconds();
   fork->job = stream.job;
   fork->job.continue_from = path, fork->job.keeps_text = true, fork->job.changes.clear();
   fork->forked_from = stream.id;
+  fork->memory = stream.memory;
+  check_memory(*fork);
   const std::string text = prompt.empty() ? stream.prompts.back().text : prompt;
   fork->prompts = {{0, text, 0}};
-  fork->making->told = "\xff";  // which no prompt is: it is told anew
+  fork->making->told = not_told;  // it is told anew
   streams_[fork->id] = fork;
   const fs::path ended = scratch_ / (stream.id + ".safetensors");
   stream.device.worker->add_urgent([making = stream.making, path, ended] {
     try {
       if (making->source)
-        making->source->save(path);
+        making->source->save(path, {});
       else if (fs::exists(ended))
         fs::copy_file(ended, path);
     } catch (const std::exception&) {  // who opens it says what is missing
@@ -284,10 +305,10 @@ Live::Pointer Live::fork(LiveStream& stream, const std::string& client, const st
 
 void Live::want_block(const Pointer& stream) {
   const std::int64_t each = stream->device.backend->models().at(stream->model).block_frames;
-  const bool wanted = stream->state == StreamState::running && !stream->block_wanted &&
-                      std::ssize(stream->ready) <= (blocks_ahead - 1) * each;
+  const bool wanted = stream->state == StreamState::running && stream->suspended == Suspended::no &&
+                      !stream->block_wanted && std::ssize(stream->ready) <= (blocks_ahead - 1) * each;
   if (!wanted) return;
-  const double now = now_seconds();
+  const double now = steady_seconds();
   if (now < stream->next_block) {
     const auto wait =
         std::chrono::milliseconds(1 + static_cast<std::int64_t>(1000 * (stream->next_block - now)));
@@ -295,15 +316,19 @@ void Live::want_block(const Pointer& stream) {
       if (*alive) want_block(stream);
     });
   }
+  std::optional<generate::BesideStream> state;
+  if (state_is_due(*stream)) state = captured(*stream);
   stream->block_wanted = true;
   const std::string prompt = stream->prompts.back().text;
   const bool jpeg = std::ranges::any_of(
       stream->viewers, [](const auto& viewer) { return viewer->format == FrameFormat::mjpeg; });
+  const std::vector<std::shared_ptr<LiveVideo>> videos = stream->videos;
   const std::int64_t number = stream->prompts.back().number;
-  stream->device.worker->add_urgent([this, alive = alive_, stream, prompt, jpeg, number] {
+  stream->device.worker->add_urgent([this, alive = alive_, stream, prompt, jpeg, number, videos, state] {
     LiveStream::Making& making = *stream->making;
     if (making.stop || !making.source) return;
-    const double began = now_seconds();
+    if (state) write_state(stream, *state);
+    const double began = steady_seconds();
     generate::Frames made;
     try {
       if (making.told != prompt) making.source->tell(prompt), making.told = prompt;
@@ -315,15 +340,17 @@ void Live::want_block(const Pointer& stream) {
         if (*alive) fail(stream, message);
       });
     }
-    const double seconds = now_seconds() - began;
-    pool_.add([this, alive, stream, jpeg, number, seconds, made = std::move(made)] {
+    const double seconds = steady_seconds() - began;
+    pool_.add([this, alive, stream, jpeg, number, videos, seconds, made = std::move(made)] {
       std::vector<LiveFrame> frames;
       for (std::size_t i = 0; i < made.images.size(); ++i) {
         LiveFrame& frame = frames.emplace_back();
-        frame.index = made.first + static_cast<std::int64_t>(i), frame.prompt = number;
+        frame.index = stream->base + made.first + static_cast<std::int64_t>(i), frame.prompt = number;
         frame.png = shared_bytes(io::encode_png(made.images[i]));
         if (jpeg) frame.jpeg = shared_bytes(io::encode_jpeg(io::to_rgb8(made.images[i]), 92));
       }
+      for (const std::shared_ptr<LiveVideo>& video : videos)  // with the first frame of its block
+        frames.front().videos.push_back(encoded(video, made.images));
       post_([this, alive, stream, seconds, frames = std::move(frames)]() mutable {
         if (*alive) block_made(stream, std::move(frames), seconds);
       });
@@ -338,9 +365,10 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
   const double rate = static_cast<double>(frames.size()) / std::max(seconds, 1e-6);
   stream->rate = stream->rate == 0 ? rate : 0.8 * stream->rate + 0.2 * rate;
   if (hooks_.pictures_wait && hooks_.pictures_wait())
-    stream->next_block = now_seconds() + seconds * (1 - share_of_device) / share_of_device;
+    stream->next_block = steady_seconds() + seconds * (1 - share_of_device) / share_of_device;
   for (LiveFrame& frame : frames) stream->ready.push_back(std::move(frame));
   if (hooks_.on_block) hooks_.on_block();
+  if (stream->suspended == Suspended::asked) return keep(stream);
   if (stream->viewers.empty() && !stream->paused) change(*stream, StreamState::resting);
   if (!stream->ticking) tick(stream);
   want_block(stream);
@@ -350,7 +378,7 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
 void Live::tick(const Pointer& stream) {
   stream->ticking = false;
   if (stream->state != StreamState::running || stream->ready.empty()) return;
-  const double now = now_seconds(), period = 1 / stream->job.fps;
+  const double now = steady_seconds(), period = 1 / stream->job.fps;
   if (stream->due == 0 || now - stream->due > period) {
     if (stream->due != 0 && hooks_.on_late) hooks_.on_late(now - stream->due);
     stream->due = now;  // slower, and not in leaps
@@ -364,95 +392,10 @@ void Live::tick(const Pointer& stream) {
     if (stream->ready.empty()) return;
   }
   stream->ticking = true;
-  const double wait = std::max(0.0, stream->due - now_seconds());
+  const double wait = std::max(0.0, stream->due - steady_seconds());
   post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(wait * 1000))),
               [this, alive = alive_, stream] {
                 if (*alive) tick(stream);
-              });
-}
-
-void Live::show(LiveStream& stream, LiveFrame frame) {
-  frame.microseconds = static_cast<std::uint64_t>(now_seconds() * 1e6);
-  stream.shown = frame.index + 1;
-  stream.newest = std::move(frame);
-  net::Bytes record, part;
-  for (const auto& viewer : stream.viewers) {
-    if (viewer->body->waiting_bytes() > 0) {  // it gets the newest when it is ready
-      if (hooks_.on_dropped) hooks_.on_dropped();
-      continue;
-    }
-    if (viewer->format == FrameFormat::records) {
-      if (!record) record = frame_record(stream.newest);
-      viewer->body->write(record);
-    } else if (stream.newest.jpeg) {
-      if (!part) part = mjpeg_part(stream.newest);
-      viewer->body->write(part);
-    }
-    viewer->sent = stream.newest.index;
-  }
-}
-
-// ---- viewers ----
-
-void Live::watch(const Pointer& stream, std::shared_ptr<net::Exchange> exchange, FrameFormat format) {
-  if (stream->viewers.size() >= limits_.viewers)
-    throw ApiError(
-        503, "queue_full",
-        detail::concat("expected at most ", limits_.viewers, " viewers of a stream, got one more"));
-  net::Headers headers = {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}};
-  headers.set("Content-Type", format == FrameFormat::records ? "application/octet-stream"
-                                                             : "multipart/x-mixed-replace; boundary=frame");
-  auto viewer = std::make_shared<LiveStream::Viewer>();
-  viewer->format = format;
-  viewer->body = exchange->stream(200, std::move(headers));
-  if (stream->over() || exchange->request().method == "HEAD") return viewer->body->end();
-  stream->viewers.push_back(viewer);
-  // The last frame at once: a picture stands there from the beginning.
-  const std::weak_ptr<LiveStream> weak = stream;
-  const std::weak_ptr<LiveStream::Viewer> weak_viewer = viewer;
-  viewer->body->on_drained([weak, weak_viewer] {
-    const auto own = weak.lock();
-    const auto who = weak_viewer.lock();
-    if (!own || !who || !own->newest.png || who->sent >= own->newest.index) return;
-    if (who->format == FrameFormat::mjpeg && !own->newest.jpeg) return;
-    who->sent = own->newest.index;
-    who->body->write(who->format == FrameFormat::records ? frame_record(own->newest)
-                                                         : mjpeg_part(own->newest));
-  });
-  exchange->on_gone([this, alive = alive_, weak, weak_viewer] {
-    const auto own = weak.lock();
-    if (!*alive || !own) return;
-    const auto who = weak_viewer.lock();
-    std::erase(own->viewers, who);
-    viewers_changed(own);
-  });
-  viewers_changed(stream);
-}
-
-// Who looks decides whether it runs.
-void Live::viewers_changed(const Pointer& stream) {
-  if (stream->over()) return;
-  if (stream->state != StreamState::starting) {
-    const StreamState next = stream->paused                                  ? StreamState::paused
-                             : stream->viewers.empty() && stream->blocks > 0 ? StreamState::resting
-                                                                             : StreamState::running;
-    if (next == StreamState::running && stream->state != next) stream->due = 0;
-    change(*stream, next);
-    want_block(stream);
-    if (!stream->ticking) tick(stream);
-  }
-  if (hooks_.on_change) hooks_.on_change(*stream);
-  if (!stream->viewers.empty()) {
-    stream->unwatched = 0;
-    return;
-  }
-  if (stream->unwatched != 0 && stream->state != StreamState::starting && stream->waits_for_end) return;
-  stream->unwatched = now_seconds(), stream->waits_for_end = true;
-  post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(1000 * limits_.rest_seconds) + 50),
-              [this, alive = alive_, stream] {
-                stream->waits_for_end = false;
-                if (!*alive || stream->over() || !stream->viewers.empty()) return;
-                if (now_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
               });
 }
 

@@ -21,6 +21,19 @@ Json content(const Json& schema) {
   return {{"application/json", {{"schema", schema}}}};
 }
 
+// Of /v1/videos: OpenAI's fields and those of the models that make clips.
+Json video_schema(const Backend& backend, const QueueLimits& limits) {
+  const Json text = {{"type", "string"}};
+  Json properties = {{"model", text}, {"seconds", {{"type", {"string", "number"}}}}, {"size", text}};
+  for (std::size_t model = 0; model < backend.models().size(); ++model)
+    if (backend.models()[model].clips) {
+      const Json fields = request_schema(backend, model, limits).at("properties");
+      for (const auto& [name, field] : fields.items())
+        if (!properties.contains(name) && name != "count") properties[name] = field;
+    }
+  return {{"type", "object"}, {"required", Json::array({"prompt"})}, {"properties", std::move(properties)}};
+}
+
 }  // namespace
 
 Json openapi(const net::Router& router, const Backend& backend, const QueueLimits& limits) {
@@ -51,7 +64,10 @@ Json openapi(const net::Router& router, const Backend& backend, const QueueLimit
     if (route.method == "POST") {
       Json body = {{"type", "object"}};
       if (route.pattern == "/pom/v1/jobs" || route.pattern == "/pom/v1/forecast") body = {{"anyOf", any}};
+      if (route.pattern == "/v1/videos") body = video_schema(backend, limits);
       operation["requestBody"] = {{"content", content(body)}};
+      if (route.pattern == "/v1/videos")
+        operation["requestBody"]["content"]["multipart/form-data"] = {{"schema", body}};
     }
     paths[route.pattern][net::lowered(route.method)] = std::move(operation);
   }

@@ -4,8 +4,10 @@
 #include <array>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <random>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "pom/base/error.h"
 #include "pom/generate/metadata.h"
@@ -17,6 +19,8 @@ namespace pom::serve {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* owners_file = "owners.txt";
 
 constexpr std::array<std::pair<const char*, const char*>, 3> kinds = {
     {{"png", "image/png"}, {"mp4", "video/mp4"}, {"gif", "image/gif"}}};
@@ -70,15 +74,35 @@ Json picture_json(const Picture& picture) {
           {"request", Json::parse(generate::request_json(r))}};
 }
 
-Pictures::Pictures(Options options) : options_(std::move(options)) {
+Pictures::Pictures(Options options) : options_(std::move(options)), owners_(options_.folder) {
   if (!has_folder()) return;
   fs::create_directories(options_.folder);
   io::remove_temporaries(options_.folder);
   read_folder();
+  keep_within();
+}
+
+// A line for each: the picture's id, the owner's name. What is no such line was not written whole.
+std::map<std::string, std::string> Pictures::read_owners() const {
+  std::map<std::string, std::string> owners;
+  std::ifstream file(options_.folder / owners_file);
+  for (std::string line; std::getline(file, line);) {
+    const std::string id = line.substr(0, line.find(' '));
+    const std::string owner = line.size() == 65 ? line.substr(33) : std::string();
+    if (is_id(id) && is_id(owner)) owners[id] = owner;
+  }
+  return owners;
+}
+
+// The oldest go, but never the last one.
+void Pictures::keep_within() {
+  while (options_.folder_bytes > 0 && in_folder_ > options_.folder_bytes && order_.size() > 1)
+    remove(order_.front());
 }
 
 // Whatever is named as our files are and says what made it. The rest is somebody else's and stays.
 void Pictures::read_folder() {
+  const std::map<std::string, std::string> owners = read_owners();
   std::vector<std::shared_ptr<Picture>> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder)) {
     const std::string id = entry.path().stem().string(), extension = entry.path().extension().string();
@@ -91,6 +115,7 @@ void Pictures::read_folder() {
       if (::stat(entry.path().c_str(), &status) != 0) continue;
       auto picture = std::make_shared<Picture>();
       picture->id = id, picture->extension = extension.substr(1);
+      if (const auto owner = owners.find(id); owner != owners.end()) picture->owner = owner->second;
       picture->size = static_cast<std::size_t>(status.st_size);
       picture->created = seconds_of(status.st_mtim);
       picture->model = origin.model, picture->request = origin.request;
@@ -101,7 +126,13 @@ void Pictures::read_folder() {
     }
   }
   std::ranges::sort(found, {}, [](const auto& picture) { return picture->created; });
+  // Lines of pictures that are gone go too.
+  std::string lines;
+  for (const auto& picture : found)
+    if (!picture->owner.empty()) lines += picture->id + " " + picture->owner + "\n";
+  if (!owners.empty()) io::write_file_atomically(options_.folder / owners_file, lines);
   for (auto& picture : found) {
+    in_folder_ += picture->size;
     order_.push_back(picture->id);
     all_.emplace(picture->id, std::move(picture));
   }
@@ -115,6 +146,8 @@ void Pictures::add(PicturePointer picture, const std::string& key) {
   all_.emplace(picture->id, std::move(picture));
   while (held_ > options_.bytes && !has_folder() && order_.size() > 1) drop(order_.front());
   if (!has_folder()) return;
+  in_folder_ += all_.at(order_.back())->size;
+  keep_within();
   // The folder has them: the oldest need not be in memory.
   for (auto id = order_.begin(); held_ > options_.bytes && id != order_.end(); ++id) {
     PicturePointer& old = all_.at(*id);
@@ -141,6 +174,7 @@ void Pictures::drop(const std::string& id) {
   const auto found = all_.find(own);
   if (found == all_.end()) return;
   if (found->second->bytes) held_ -= found->second->bytes->size();
+  if (has_folder()) in_folder_ -= std::min(in_folder_, found->second->size);
   if (const auto key = keys_.find(own); key != keys_.end()) {
     if (const auto made = made_.find(key->second); made != made_.end() && made->second == own)
       made_.erase(made);
@@ -158,7 +192,12 @@ bool Pictures::remove(std::string_view id) {
   return true;
 }
 
-Pictures::Page Pictures::list(std::string_view client, std::string_view before, std::size_t limit) const {
+bool Pictures::visible(const Picture& picture, const std::string& client) const {
+  if (!picture.client.empty()) return picture.client == client;
+  return picture.owner.empty() || picture.owner == owners_.of(client);
+}
+
+Pictures::Page Pictures::list(const std::string& client, std::string_view before, std::size_t limit) const {
   auto place = order_.rbegin();
   if (!before.empty()) {
     place = std::find(order_.rbegin(), order_.rend(), before);
@@ -167,7 +206,7 @@ Pictures::Page Pictures::list(std::string_view client, std::string_view before, 
   Page page;
   for (; place != order_.rend() && page.pictures.size() < limit; ++place) {
     const PicturePointer& picture = all_.find(*place)->second;
-    if (picture->client.empty() || picture->client == client) page.pictures.push_back(picture);
+    if (visible(*picture, client)) page.pictures.push_back(picture);
   }
   if (place != order_.rend() && !page.pictures.empty()) page.next = page.pictures.back()->id;
   return page;
@@ -175,12 +214,23 @@ Pictures::Page Pictures::list(std::string_view client, std::string_view before, 
 
 void Pictures::forget_old(double now) {
   if (has_folder()) return;
-  while (!order_.empty() && all_.at(order_.front())->created + options_.seconds < now) drop(order_.front());
+  while (!order_.empty() && all_.at(order_.front())->made + options_.seconds < now) drop(order_.front());
 }
 
+std::optional<double> Pictures::expires(const Picture& picture) const {
+  if (has_folder()) return std::nullopt;
+  return picture.created + options_.seconds;
+}
+
+// Whose it is first: a picture is nobody else's at any time.
 void Pictures::write_file(const Picture& picture) const {
-  if (has_folder())
-    io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);
+  if (!has_folder()) return;
+  const std::string line = picture.id + " " + owners_.of(picture.client) + "\n";
+  const io::detail::FileDescriptor file(::open((options_.folder / owners_file).c_str(),
+                                               O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  check(file.is_open() && ::write(file.get(), line.data(), line.size()) == std::ssize(line),
+        options_.folder.string(), ": cannot write ", owners_file);
+  io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);
 }
 
 void Pictures::remove_file(const Picture& picture) const {

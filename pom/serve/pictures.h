@@ -17,6 +17,7 @@
 #include "pom/generate/request.h"
 #include "pom/net/http_message.h"
 #include "pom/serve/json.h"
+#include "pom/serve/owners.h"
 
 namespace pom::serve {
 
@@ -25,9 +26,11 @@ struct Picture {
   std::string extension;  // "png", "mp4", "gif"
   net::Bytes bytes;       // the file; undefined where it is in the folder alone
   std::size_t size = 0;   // of the file
-  double created = 0;     // seconds since 1970
+  double created = 0;     // seconds since 1970, to be shown
+  double made = 0;        // when, by a steady clock
   std::string model;
-  std::string client;         // whose it is; empty: everybody's, as those that a folder had at the start
+  std::string client;         // whose it is; empty: see owner
+  std::string owner;          // of one that the folder had at the start (owners.h); empty: everybody's
   generate::Request request;  // complete
   std::int64_t frames = 1;
 
@@ -52,6 +55,7 @@ class Pictures {
     std::size_t bytes = std::size_t{256} << 20;
     double seconds = 3600;
     std::filesystem::path folder;  // empty: memory alone
+    std::size_t folder_bytes = 0;  // of our files there, at most: the oldest go; 0: any
   };
   explicit Pictures(Options options);  // reads what the folder has
 
@@ -67,27 +71,34 @@ class Pictures {
     std::vector<PicturePointer> pictures;
     std::string next;  // to ask for more; empty: that is all
   };
-  Page list(std::string_view client, std::string_view before, std::size_t limit) const;
-  void forget_old(double now);
+  Page list(const std::string& client, std::string_view before, std::size_t limit) const;
+  void forget_old(double now);  // by a steady clock
   std::size_t bytes() const { return held_; }
+  std::size_t folder_bytes() const { return in_folder_; }
   std::size_t size() const { return order_.size(); }
 
   // The file of a picture in the folder, whole or not at all; and its bytes. From any thread.
   void write_file(const Picture& picture) const;
   net::Bytes read_file(const Picture& picture) const;
   void remove_file(const Picture& picture) const;
+  // When it will be forgotten, in seconds since 1970; nothing where it is not by time.
+  std::optional<double> expires(const Picture& picture) const;
+  bool visible(const Picture& picture, const std::string& client) const;
   bool has_folder() const { return !options_.folder.empty(); }
 
  private:
   void read_folder();
+  std::map<std::string, std::string> read_owners() const;
+  void keep_within();
   void drop(const std::string& id);
 
   Options options_;
+  mutable Owners owners_;
   std::map<std::string, PicturePointer, std::less<>> all_;
   std::deque<std::string> order_;            // oldest first
   std::map<std::string, std::string> made_;  // key to id
   std::map<std::string, std::string> keys_;  // id to key
-  std::size_t held_ = 0;
+  std::size_t held_ = 0, in_folder_ = 0;     // bytes
 };
 
 }  // namespace pom::serve

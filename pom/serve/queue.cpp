@@ -7,7 +7,7 @@
 
 #include "pom/base/error.h"
 #include "pom/generate/metadata.h"
-#include "pom/serve/clip_file.h"
+#include "pom/serve/batch_size.h"
 
 namespace pom::serve {
 namespace {
@@ -35,19 +35,6 @@ ApiError too_much(const char* field, const char* flag, auto most, auto got) {
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-const char* name_of(JobState state) {
-  constexpr std::array names = {"queued", "running", "completed", "failed", "cancelled"};
-  return names.at(static_cast<std::size_t>(state));
-}
-
-std::int64_t ServedJob::made() const {
-  return std::ranges::count_if(items, [](const JobItem& item) { return item.picture != nullptr; });
-}
-
-std::int64_t ServedJob::waiting() const {
-  return std::ranges::count_if(items, [](const JobItem& item) { return !item.given; });
 }
 
 Queue::Queue(std::vector<Device> devices, Pool& pool, Pictures& pictures, Post post, QueueLimits limits,
@@ -85,6 +72,39 @@ void Queue::check_limits(const generate::Job& job, std::size_t model) const {
                    "steps");
 }
 
+// What does not fit alone never will; what does not fit beside the streams may later.
+void Queue::check_memory(const generate::Job& job, std::size_t model) const {
+  if (limits_.memory == 0) return;
+  const std::int64_t one = backend().memory(model, job, 1), streams = others_ ? others_() : 0;
+  if (one + streams <= limits_.memory) return;
+  constexpr std::int64_t mib = 1 << 20;
+  const auto words = detail::concat("expected work that takes at most ", limits_.memory / mib,
+                                    " MiB (pom serve --most-memory), got ", one / mib, " MiB");
+  if (one > limits_.memory) throw ApiError(400, "too_expensive", words, job.clip ? "frames" : "width");
+  ApiError error(503, "out_of_memory",
+                 detail::concat(words, " beside live streams of ", streams / mib, " MiB"));
+  error.retry_after = 30;
+  throw error;
+}
+
+// How many at once fit, one at least: the engine has the last word.
+std::int64_t Queue::room(std::size_t model, const generate::Job& job, std::int64_t most) const {
+  if (limits_.memory == 0) return most;
+  const std::int64_t left = limits_.memory - memory() - (others_ ? others_() : 0);
+  while (most > 1 && backend().memory(model, job, most) > left) most /= 2;
+  return most;
+}
+
+std::int64_t Queue::memory() const {
+  std::int64_t all = 0;
+  for (const Running& device : devices_) all += device.batch ? device.batch->memory : 0;
+  return all;
+}
+
+void Queue::set_speed(std::size_t model, double seconds_a_mac) {
+  if (seconds_a_mac > 0) seconds_a_mac_[model] = seconds_a_mac;
+}
+
 // What would take long to look at is refused before.
 void Queue::check_length(const Request& request) const {
   for (const std::int64_t count : {request.count, std::ssize(request.seed), std::ssize(request.prompt)})
@@ -115,12 +135,13 @@ JobPointer Queue::check(std::size_t model, const Request& request, const std::st
     throw field_error(error.what());
   }
   check_limits(served->job, model);
+  check_memory(served->job, model);
   served->id = random_id(), served->client = client, served->model = model;
   for (const Request& item : served->job.items) served->items.push_back({.request = item});
   served->key = key_of(model, served->job);
   served->macs = backend().macs(model, served->job) / static_cast<double>(served->items.size());
   served->all_evaluations = evaluations_of(served->job) * std::ssize(served->items);
-  served->created = now_seconds();
+  served->created = now_seconds(), served->came = steady_seconds();
   return served;
 }
 
@@ -177,22 +198,39 @@ std::vector<Queue::Client*> Queue::by_turn() {
   return clients;
 }
 
+std::int64_t Queue::waiting_like(const ServedJob& lead) const {
+  std::int64_t count = 0;
+  for (const auto& [name, client] : clients_)
+    for (const JobPointer& job : client.jobs)
+      if (job.get() == &lead || (!lead.key.empty() && job->key == lead.key)) count += job->waiting();
+  return count;
+}
+
+Queue::Size Queue::size_for(std::size_t device, const ServedJob& lead) const {
+  const Backend& own = *devices_[device].device.backend;
+  if (lead.job.clip) return {std::ssize(lead.items), false};
+  std::vector<std::int64_t> sizes = limits_.batch_sizes;
+  if (sizes.empty()) sizes = batch_sizes(own.device(), lead.items.front().request.dtype.value_or(""));
+  if (lead.batch > 0 && std::ranges::find(sizes, lead.batch) != sizes.end()) return {lead.batch, true};
+  const std::int64_t good = std::max<std::int64_t>(1, own.good_batch(lead.model, lead.job));
+  // Fewer than a size in which the device is not busy yet cost as much as it.
+  const std::int64_t most = sizes.empty() ? good : std::max(good, sizes.front());
+  return {batch_size(waiting_like(lead), room(lead.model, lead.job, most), sizes), !sizes.empty()};
+}
+
 std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
   const std::vector<Client*> clients = by_turn();
   if (clients.empty()) return nullptr;
   const JobPointer lead = clients.front()->jobs.front();
   auto batch = std::make_shared<Batch>();
   batch->device = device, batch->model = lead->model;
-  const std::int64_t most =
-      lead->key.empty()
-          ? std::ssize(lead->items)
-          : std::max<std::int64_t>(1, devices_[device].device.backend->good_batch(lead->model, lead->job));
+  const Size size = size_for(device, *lead);
   turn_ = clients.front()->had;
   // A picture of each client in turn, as long as there is room.
-  for (bool more = true; more && std::ssize(batch->pieces) < most;) {
+  for (bool more = true; more && std::ssize(batch->pieces) < size.pictures;) {
     more = false;
     for (Client* const client : clients) {
-      if (std::ssize(batch->pieces) >= most) break;
+      if (std::ssize(batch->pieces) >= size.pictures) break;
       for (const JobPointer& job : client->jobs) {
         const bool fits = job == lead || (!lead->key.empty() && job->key == lead->key);
         const auto item = std::ranges::find_if(job->items, [](const JobItem& i) { return !i.given; });
@@ -206,16 +244,29 @@ std::shared_ptr<Queue::Batch> Queue::next_batch(std::size_t device) {
     }
   }
   batch->job = lead->job;
-  batch->job.items.clear();
-  for (const Piece& piece : batch->pieces) {
-    batch->job.items.push_back(piece.job->items[piece.item].request);
-    batch->macs += piece.job->macs;
-    if (piece.job->previews)
-      batch->preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
-  }
+  fill(*batch, size);
   for (auto& [name, client] : clients_)
     std::erase_if(client.jobs, [](const JobPointer& job) { return job->waiting() == 0; });
   return batch;
+}
+
+// What its pieces ask for, and repeats of the first up to a size that is fixed.
+void Queue::fill(Batch& batch, Size size) const {
+  batch.left = std::deque<std::atomic<bool>>(batch.pieces.size());
+  batch.job.items.clear();
+  for (const Piece& piece : batch.pieces) {
+    batch.job.items.push_back(piece.job->items[piece.item].request);
+    batch.macs += piece.job->macs;
+    if (piece.job->previews)
+      batch.preview_every = std::max<std::int64_t>(1, *piece.job->items.front().request.steps / 20);
+  }
+  if (size.fixed) {
+    batch.size = size.pictures;
+    batch.macs *= static_cast<double>(size.pictures) / static_cast<double>(batch.pieces.size());
+    batch.job.items.resize(static_cast<std::size_t>(size.pictures), batch.job.items.front());
+  }
+  batch.memory =
+      devices_[batch.device].device.backend->memory(batch.model, batch.job, std::ssize(batch.job.items));
 }
 
 void Queue::pump() {
@@ -226,126 +277,22 @@ void Queue::pump() {
 
 void Queue::start(std::size_t device, std::shared_ptr<Batch> batch) {
   Running& running = devices_[device];
-  batch->began = running.heard = now_seconds();
+  batch->began = running.heard = steady_seconds();
   running.batch = batch;
   for (const Piece& piece : batch->pieces) {
     ServedJob& job = *piece.job;
     if (job.state != JobState::queued) continue;
-    job.state = JobState::running, job.started = batch->began;
+    job.state = JobState::running, job.started = now_seconds(), job.waited = batch->began - job.came;
     if (listener_.on_change) listener_.on_change(job);
   }
   running.device.worker->add([this, batch, where = running.device] { run(batch, where); });
-}
-
-// On the worker's thread: of the queue it uses what does not change.
-void Queue::run(std::shared_ptr<Batch> batch, Device device) {
-  const auto tell = [this, alive = alive_](std::function<void()> call) {
-    post_([alive, call = std::move(call)] {
-      if (*alive) call();
-    });
-  };
-  std::vector<std::vector<io::Image>> frames(batch->pieces.size());
-  double shown = 0, told = 0;
-  generate::Observer observer;
-  observer.stop = &batch->stop;
-  observer.on_evaluation = [&](std::int64_t done, std::int64_t total) {
-    batch->done = done;
-    if (const double now = now_seconds(); now - told > 0.05 || done == total) {
-      told = now;
-      tell([this, batch, done, total] { heard(batch, done, total); });
-    }
-    device.worker->let_urgent_pass();
-  };
-  observer.on_frames = [&](generate::Frames&& made) {
-    const auto item = static_cast<std::size_t>(made.item);
-    for (io::Image& image : made.images) frames[item].push_back(std::move(image));
-    if (made.last) store(batch, item, std::move(frames[item]));
-  };
-  observer.preview_every = batch->preview_every;
-  observer.on_preview = [&](std::int64_t step, std::vector<generate::Frames>&& all) {
-    const double now = now_seconds();
-    if (now - shown < 0.25) return;  // four a second
-    shown = now;
-    for (generate::Frames& some : all)
-      if (batch->pieces[static_cast<std::size_t>(some.item)].job->previews)
-        pool_.add([this, tell, batch, step, item = static_cast<std::size_t>(some.item),
-                   image = std::move(some.images.front())] {
-          const net::Bytes png = shared_bytes(io::encode_png(image));
-          tell([this, batch, step, item, png] {
-            const Piece& piece = batch->pieces[item];
-            if (listener_.on_preview && piece.job->previews && !piece.job->over())
-              listener_.on_preview(*piece.job, static_cast<std::int64_t>(piece.item), step, png);
-          });
-        });
-  };
-  try {
-    device.backend->run(batch->model, batch->job, std::ssize(batch->pieces), observer);
-  } catch (const generate::Stopped&) {
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    ApiError failure(500, "internal", text);
-    if (text.starts_with("sample: memory")) failure.status = 503, failure.code = "out_of_memory";
-    failure.retry = false;
-    tell([this, batch, failure] { failed(batch, failure); });
-  } catch (const std::exception& error) {
-    const bool memory = std::string_view(error.what()).find("out of memory") != std::string_view::npos;
-    ApiError failure(memory ? 503 : 500, memory ? "out_of_memory" : "internal",
-                     memory ? "the device has not enough memory for this" : "the work failed");
-    failure.retry = false;
-    tell([this, batch, failure] { failed(batch, failure); });
-  }
-  // After what the pool still has of it, which is in order: pieces that are made are told of by then or
-  // later.
-  tell([this, batch] { ended(batch); });
-}
-
-// On the worker's thread: the rest on the pool's.
-void Queue::store(const std::shared_ptr<Batch>& batch, std::size_t index, std::vector<io::Image> frames) {
-  pool_.add([this, alive = alive_, batch, index, frames = std::move(frames)] {
-    const Piece piece = batch->pieces[index];
-    const Request& item = piece.job->items[piece.item].request;
-    const Backend& backend = *devices_[batch->device].device.backend;
-    auto picture = std::make_shared<Picture>();
-    std::optional<ApiError> failure;
-    try {
-      const std::vector<io::TextEntry> text = backend.text_of(batch->model, item);
-      if (batch->job.clip) {
-        ClipFile file = clip_file(frames, batch->job.fps, text);
-        picture->bytes = std::make_shared<const std::string>(std::move(file.bytes));
-        picture->extension = file.extension;
-      } else {
-        picture->bytes = shared_bytes(io::encode_png(frames.front(), text));
-        picture->extension = "png";
-      }
-      picture->id = random_id(), picture->created = now_seconds(), picture->size = picture->bytes->size();
-      picture->model = backend.models().at(batch->model).id, picture->client = piece.job->client;
-      picture->request = item, picture->frames = std::ssize(frames);
-    } catch (const std::exception& error) {
-      failure.emplace(500, "internal", "the file could not be made");
-    }
-    if (!failure && piece.job->keep) {
-      try {
-        pictures_.write_file(*picture);
-      } catch (const Error&) {  // a full disk: the answer still comes, from memory
-      }
-    }
-    std::optional<io::Image> image;
-    if (piece.job->reproduces) image = frames.front();
-    post_([this, alive, batch, piece, picture, image = std::move(image), failure] {
-      if (!*alive) return;
-      if (!failure) return made(piece, picture, image);
-      if (piece.job->over()) return;  // the others of its batch are well
-      piece.job->error = *failure;
-      finish(*piece.job, JobState::failed);
-    });
-  });
 }
 
 // ---- what was heard ----
 
 void Queue::heard(const std::shared_ptr<Batch>& batch, std::int64_t done, std::int64_t total) {
   Running& device = devices_[batch->device];
-  const double now = now_seconds();
+  const double now = steady_seconds();
   if (device.batch == batch) device.heard = now;
   evaluations_ += static_cast<std::uint64_t>(std::max<std::int64_t>(0, done - batch->told));
   batch->told = done;
@@ -370,7 +317,7 @@ void Queue::made(const Piece& piece, PicturePointer picture, const std::optional
     return;
   }
   if (job.keep) pictures_.add(picture, job.job.clip ? std::string() : made_key(job, picture->request));
-  pictures_.forget_old(now_seconds());
+  pictures_.forget_old(steady_seconds());
   job.items[piece.item].picture = picture;
   if (job.reproduces && image) {
     const io::Image& expected = job.reproduces->expected;
@@ -402,9 +349,10 @@ void Queue::ended(const std::shared_ptr<Batch>& batch) {
   Running& device = devices_[batch->device];
   if (device.batch != batch) return;
   device.batch = nullptr;
-  const double seconds = now_seconds() - batch->began;
+  const double seconds = steady_seconds() - batch->began;
   constexpr double long_enough = 0.2;  // seconds: less is mostly what every batch takes
-  if (!batch->stop && batch->macs > 0 && seconds > long_enough) {
+  const bool whole = std::ranges::none_of(batch->left, [](const auto& left) { return left.load(); });
+  if (!batch->stop && whole && batch->macs > 0 && seconds > long_enough) {
     double& speed = seconds_a_mac_[batch->model];
     const double found = seconds / batch->macs;
     speed = speed == 0 ? found : 0.7 * speed + 0.3 * found;
@@ -441,16 +389,27 @@ void Queue::forget_old() {
                 [&](const auto& entry) { return entry.second.jobs.empty() && entry.second.had <= turn_; });
 }
 
+void Queue::forget(const JobPointer& job) {
+  if (!job->over()) return;
+  jobs_.erase(job->id);
+  std::erase(over_, job);
+}
+
 void Queue::cancel(const JobPointer& job, const char* reason) {
   if (job->over()) return;
   const bool down = std::string_view(reason) == "draining";
   job->error.emplace(down ? 503 : 400, reason, down ? "the server is going down" : "cancelled");
   job->error->retry = down;
   finish(*job, JobState::cancelled);
-  for (Running& device : devices_)
-    if (device.batch &&
-        std::ranges::all_of(device.batch->pieces, [](const Piece& p) { return p.job->over(); }))
-      device.batch->stop = true;
+  // Leaving early is possible, entering late is not: all rows of a batch are at the same step.
+  for (Running& device : devices_) {
+    if (!device.batch) continue;
+    Batch& batch = *device.batch;
+    for (std::size_t i = 0; i < batch.pieces.size(); ++i)
+      if (batch.pieces[i].job->over() && !batch.pieces[i].job->items[batch.pieces[i].item].picture)
+        batch.left[i] = true;
+    if (std::ranges::all_of(batch.pieces, [](const Piece& p) { return p.job->over(); })) batch.stop = true;
+  }
 }
 
 void Queue::drain() {
@@ -531,41 +490,6 @@ bool Queue::stuck(double now) const {
   return std::ranges::any_of(devices_, [&](const Running& device) {
     return device.batch && now - device.heard > std::max(patience, patience * seconds_an_evaluation_);
   });
-}
-
-Json job_json(const ServedJob& job, const Queue& queue) {
-  Json items = Json::array();
-  for (const JobItem& item : job.items) {
-    Json one = {{"seed", item.request.own_seed()}, {"subject", item.request.subject()},
-                {"width", *item.request.width},    {"height", *item.request.height},
-                {"frames", job.job.frames},        {"picture", nullptr}};
-    if (item.picture && job.keep)
-      one["picture"] = {
-          {"id", item.picture->id}, {"url", item.picture->url()}, {"type", item.picture->type()}};
-    items.push_back(std::move(one));
-  }
-  const auto time = [](double seconds) { return seconds == 0 ? Json(nullptr) : Json(seconds); };
-  const std::optional<double> left = queue.seconds_left(job);
-  Json json = {{"id", job.id},
-               {"state", name_of(job.state)},
-               {"model", queue.backend().models().at(job.model).id},
-               {"position", job.state == JobState::queued ? Json(queue.position(job)) : Json(nullptr)},
-               {"eta", left ? Json(std::round(*left * 100) / 100) : Json(nullptr)},
-               {"created", job.created},
-               {"started", time(job.started)},
-               {"finished", time(job.finished)},
-               {"evaluations", {{"done", job.evaluations}, {"total", job.all_evaluations}}},
-               {"items", std::move(items)},
-               {"remarks", job.job.remarks},
-               {"reproduces", nullptr},
-               {"error", nullptr}};
-  if (job.reproduces)
-    json["reproduces"] = {
-        {"picture", job.reproduces->picture.empty() ? Json(nullptr) : Json(job.reproduces->picture)},
-        {"agrees", job.reproduces->agrees ? Json(*job.reproduces->agrees) : Json(nullptr)},
-        {"different_pixels", job.reproduces->different}};
-  if (job.error) json["error"] = {{"message", job.error->message}, {"code", job.error->code}};
-  return json;
 }
 
 }  // namespace pom::serve

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "pom/base/progress.h"
 #include "pom/serve/backend.h"
 #include "pom/serve/job.h"
 #include "pom/serve/worker.h"
@@ -26,8 +28,10 @@ using Post = std::function<void(std::function<void()>)>;
 struct QueueLimits {
   std::int64_t waiting = 64, waiting_a_client = 8;  // jobs
   std::int64_t items = 10, steps = 250, pixels = 1024 * 1024, frames = 10'000, prompt_bytes = 2000;
-  double seconds = 600;         // of a job, as forecast
-  std::size_t kept_jobs = 256;  // that are over, to be asked about
+  std::vector<std::int64_t> batch_sizes = {};  // in place of the device's own (batch_size.h)
+  double seconds = 600;                        // of a job, as forecast
+  std::int64_t memory = 0;                     // bytes of what is made at one time, with the streams; 0: any
+  std::size_t kept_jobs = 256;                 // that are over, to be asked about
 };
 
 // Jobs are told of on the server's thread.
@@ -58,12 +62,17 @@ class Queue {
   // From now on no evaluation is made for it; one that is over stays as it is.
   void cancel(const JobPointer& job, const char* reason);
 
+  void forget(const JobPointer& job);  // one that is over: nobody will ask about it
+
   JobPointer find(std::string_view id) const;
   std::vector<JobPointer> jobs_of(const std::string& client) const;  // newest first
   std::vector<JobPointer> all() const;
   std::int64_t position(const ServedJob& job) const;               // 1: the next one
   std::optional<double> seconds_left(const ServedJob& job) const;  // until it is done, by the speed so far
   std::optional<double> seconds_of(std::size_t model, double macs) const;
+  void set_speed(std::size_t model, double seconds_a_mac);  // until batches say better
+  std::int64_t memory() const;                              // of the batches that run
+  void set_others(std::function<std::int64_t()> memory) { others_ = std::move(memory); }  // of the streams
 
   std::int64_t waiting() const, running() const;
   // Whether a device that has something to do has not been heard of for ten times as long as is usual.
@@ -86,10 +95,13 @@ class Queue {
     std::size_t device = 0, model = 0;
     std::vector<Piece> pieces;
     generate::Job job;
+    std::int64_t size = 0;  // with repeats, where its sizes are fixed; 0: they are not
     std::atomic<bool> stop = false;
+    std::deque<std::atomic<bool>> left = {};  // of its pieces: nobody wants them
     std::atomic<std::int64_t> done = 0;
     std::int64_t preview_every = 0, told = 0;  // evaluations that were heard of
     double began = 0, macs = 0;
+    std::int64_t memory = 0;
   };
   struct Running {
     Device device;
@@ -100,9 +112,19 @@ class Queue {
   void check_length(const generate::Request& request) const;
   std::string made_key(const ServedJob& job, const generate::Request& item) const;
   void check_limits(const generate::Job& job, std::size_t model) const;
+  void check_memory(const generate::Job& job, std::size_t model) const;
+  std::int64_t room(std::size_t model, const generate::Job& job, std::int64_t most) const;
   void pump();
   std::shared_ptr<Batch> next_batch(std::size_t device);
   std::vector<Client*> by_turn();
+  // How many of its kind go together on a device, and whether that number is to be kept to.
+  struct Size {
+    std::int64_t pictures = 1;
+    bool fixed = false;
+  };
+  Size size_for(std::size_t device, const ServedJob& lead) const;
+  std::int64_t waiting_like(const ServedJob& lead) const;
+  void fill(Batch& batch, Size size) const;
   void start(std::size_t device, std::shared_ptr<Batch> batch);
   void run(std::shared_ptr<Batch> batch, Device device);  // on the worker
   void store(const std::shared_ptr<Batch>& batch, std::size_t piece,
@@ -126,12 +148,14 @@ class Queue {
   std::uint64_t next_number_ = 1, evaluations_ = 0;
   std::map<std::size_t, double> seconds_a_mac_;  // of late, by model
   double seconds_an_evaluation_ = 0;             // likewise
-  double turn_ = 0;                              // what the client whose turn it was last has had
+  std::function<std::int64_t()> others_;
+  double turn_ = 0;  // what the client whose turn it was last has had
   bool draining_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-double now_seconds();  // since 1970
+// Since 1970, to be shown; durations and deadlines go by steady_seconds (pom/base/progress.h).
+double now_seconds();
 
 Json job_json(const ServedJob& job, const Queue& queue);
 

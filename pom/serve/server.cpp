@@ -9,6 +9,7 @@
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
 #include "pom/base/shown.h"
+#include "pom/net/forwarded.h"
 #include "pom/serve/api.h"
 #include "pom/serve/openapi.h"
 #include "pom/serve/page.h"
@@ -41,10 +42,13 @@ struct Server::Impl {
   explicit Impl(ServeOptions&& given)
       : options(std::move(given)),
         access(options.hosts, options.origins),
-        pictures({options.result_bytes, options.result_seconds, options.gallery}) {}
+        proxies(options.proxies),
+        pictures({options.result_bytes, options.result_seconds, options.gallery,
+                  static_cast<std::size_t>(options.gallery_bytes)}) {}
 
   ServeOptions options;
   net::Access access;
+  net::TrustedProxies proxies;
   net::Attempts attempts;
   net::Metrics metrics;
   Pictures pictures;
@@ -90,7 +94,7 @@ struct Server::Impl {
     if (options.keys.empty()) return request.client;
     const auto key = net::presented_key(request);
     const auto number = key ? options.keys.find(*key) : std::nullopt;
-    return number ? "key " + std::to_string(*number) : request.client;
+    return number ? "key " + options.keys.name(*number) : request.client;
   }
 
   void handle(std::shared_ptr<net::Exchange> exchange) {
@@ -110,9 +114,13 @@ struct Server::Impl {
     net::ServerOptions http_options;
     http_options.host = options.host, http_options.port = options.port;
     http_options.refuse = [this](const net::HttpRequest& request) { return refuse(request); };
+    if (!proxies.empty())
+      http_options.client_of = [this](const net::HttpRequest& request, const std::string& peer) {
+        return proxies.client_of(request, peer);
+      };
     http_options.body_limit = [](const net::HttpRequest& request) -> std::int64_t {
       constexpr std::int64_t mib = 1 << 20;
-      if (request.path == "/pom/v1/reproduce") return 8 * mib;
+      if (request.path == "/pom/v1/reproduce" || request.path == "/v1/videos") return 8 * mib;
       return request.path == "/sdapi/v1/png-info" ? 12 * mib : mib;
     };
     http_options.error = [](int status, std::string_view code, std::string_view message) {
@@ -167,7 +175,7 @@ struct Server::Impl {
     listener.on_change = [this](const ServedJob& job) {
       if (job.state == JobState::running && job.evaluations == 0)
         metrics.histogram("pom_queue_seconds", "that jobs waited", {0.001, 0.01, 0.1, 1, 10, 60, 600})
-            .observe(job.started - job.created);
+            .observe(job.waited);
       api->job_changed(job);
     };
     listener.on_preview = [this](const ServedJob& job, std::int64_t item, std::int64_t step,
@@ -187,8 +195,13 @@ struct Server::Impl {
       metrics.counter("pom_stream_late_seconds_total", "that live streams were behind their clocks")
           .add(seconds);
     };
+    hooks.on_remark = [this](const std::string& what) {
+      if (options.remark) options.remark(shown(what, 500));
+    };
+    hooks.batches_memory = [this] { return queue->memory(); };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };
     live = std::make_unique<Live>(devices, *pool, post, post_after, options.live, options.limits, hooks);
+    queue->set_others([this] { return live->memory(); });
     api = std::make_unique<Api>(*queue, *live, pictures, *pool, metrics, post,
                                 [this](const net::HttpRequest& request) { return client_of(request); });
     std::vector<net::Route> routes = api->routes();
@@ -201,6 +214,22 @@ struct Server::Impl {
     metrics.measured("process_resident_memory_bytes", "memory of the process",
                      [] { return net::resident_memory_bytes(); });
     metrics.gauge("pom_build_info", "what this is", {{"version", std::string(build_info().version)}}).set(1);
+  }
+
+  // On the device's thread, whose speed it is. Devices of a server are alike.
+  void measure_speed() {
+    for (std::size_t model = 0; model < backends.front()->models().size(); ++model) {
+      std::promise<double> speed;
+      workers.front()->add([&] {
+        double found = 0;
+        try {
+          found = backends.front()->measure(model);
+        } catch (const std::exception&) {  // then nothing is known until a batch has run
+        }
+        speed.set_value(found);
+      });
+      queue->set_speed(model, speed.get_future().get());
+    }
   }
 
   std::vector<net::Route> own_routes() {
@@ -216,7 +245,7 @@ struct Server::Impl {
   }
 
   void health(const std::shared_ptr<net::Exchange>& exchange) {
-    const char* status = queue->draining() ? "draining" : queue->stuck(now_seconds()) ? "stuck" : "ok";
+    const char* status = queue->draining() ? "draining" : queue->stuck(steady_seconds()) ? "stuck" : "ok";
     net::HttpResponse response = json_response({{"status", status},
                                                 {"version", std::string(build_info().version)},
                                                 {"device", queue->backend().device()},
@@ -247,7 +276,7 @@ struct Server::Impl {
   void ping_on() {
     http->post_after(milliseconds(15'000), [this] {
       api->ping();
-      pictures.forget_old(now_seconds());
+      pictures.forget_old(steady_seconds());
       live->forget_old();
       ping_on();
     });
@@ -270,6 +299,11 @@ Server::Server(ServeOptions options, const std::function<std::vector<std::unique
       [&impl](std::shared_ptr<net::Exchange> exchange) { impl.handle(std::move(exchange)); });
   impl.backends = backends();
   impl.assemble();
+  impl.measure_speed();
+  impl.ask([&] {
+    impl.live->resume();
+    return true;
+  });
   impl.ready.store(true, std::memory_order_release);
   impl.http->post([&impl] { impl.ping_on(); });
 }
@@ -306,10 +340,19 @@ void Server::drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(20));
   impl.ask([&] {
     for (const JobPointer& job : impl.queue->all()) impl.queue->cancel(job, "draining");
-    for (const Live::Pointer& stream : impl.live->all()) impl.live->end(*stream);
+    for (const Live::Pointer& stream : impl.live->all())
+      if (impl.live->keeps_state())
+        impl.live->suspend(*stream);
+      else
+        impl.live->end(*stream);
     impl.api->end();
     return true;
   });
+  constexpr double state_seconds = 20;  // a block and a file
+  const double last = steady_seconds() + state_seconds;
+  while (impl.live->keeps_state() && steady_seconds() < last &&
+         !impl.ask([&] { return impl.live->suspended(); }))
+    std::this_thread::sleep_for(milliseconds(10));
   impl.http->stop_accepting();
   impl.http->stop(milliseconds(500));
   impl.drained = true;

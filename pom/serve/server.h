@@ -20,6 +20,8 @@ struct ServeOptions {
   net::KeySet keys = {};                              // empty: nobody is asked for one
   std::vector<std::string> hosts = {}, origins = {};  // allowed beside our own
   std::filesystem::path gallery = {}, page = {};
+  std::int64_t gallery_bytes = 0;         // at most, the oldest go; 0: any
+  std::vector<std::string> proxies = {};  // whose word on who a client is counts (net/forwarded.h)
   QueueLimits limits = {};
   LiveLimits live = {};
   std::size_t result_bytes = std::size_t{256} << 20;
@@ -28,6 +30,8 @@ struct ServeOptions {
   std::int64_t connections = 1024;
   // Called for each answer, from the server's thread: a line for the log.
   std::function<void(const std::string& line)> log = {};
+  // What a person should hear even so: a stream's file that is none.
+  std::function<void(const std::string& line)> remark = {};
 };
 
 class Server {

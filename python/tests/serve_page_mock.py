@@ -582,6 +582,8 @@ class Handler(BaseHTTPRequestHandler):
         stream = self.find(streams, name)
         if what is None:
             return self.answer(stream.told())
+        if what == "video.mp4":
+            return self.video(stream)
         self.begin("application/octet-stream")
         self.counted("frames", 1)
         stream.change(viewers=stream.viewers + 1)
@@ -595,6 +597,23 @@ class Handler(BaseHTTPRequestHandler):
             stream.change(viewers=stream.viewers - 1)
             self.counted("frames", -1)
             self.close_connection = True
+
+    def video(self, stream):
+        """Boxes as those of an .mp4 in fragments, cut anywhere."""
+
+        def box(kind, size):
+            return struct.pack(">I4s", 8 + size, kind) + bytes(size)
+
+        self.begin("video/mp4")
+        self.wfile.write(box(b"ftyp", 16) + box(b"moov", 400))
+        while stream.state not in ("ended", "failed"):
+            fragment = box(b"moof", 80) + box(b"mdat", 300)
+            middle = random.randrange(len(fragment))
+            self.wfile.write(fragment[:middle])
+            self.wfile.flush()
+            time.sleep(0.05)
+            self.wfile.write(fragment[middle:])
+        self.close_connection = True
 
     def POST_streams(self, name=None, what=None):  # noqa: N802
         if name is None:

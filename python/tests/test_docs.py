@@ -54,7 +54,7 @@ def server_of_the_docs():
     """The address of a `pom serve`, for docs/serve.md."""
     referee("openai")
     built_program()
-    with Serving(ROOT / "assets/shapes64") as server:
+    with Serving(ROOT / "assets/shapes64", ROOT / "assets/sprites32") as server:
         yield f"127.0.0.1:{server.port}"
 
 

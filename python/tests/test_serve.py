@@ -8,6 +8,7 @@ import socket
 import time
 
 import pytest
+from PIL import Image
 
 from serving import Serving
 from test_cli import model, pom  # noqa: F401
@@ -175,6 +176,22 @@ def test_cancel(server):
     assert server.made({"class": "star", "seed": 99}).startswith(b"\x89PNG")
     assert time.monotonic() - began < 5
     assert server.get(f"/pom/v1/jobs/{job['id']}").json["state"] == "cancelled"
+
+
+def test_one_of_a_batch_is_cancelled(server, model, tmp_path):  # noqa: F811
+    settings = {"class": "star", "steps": 120, "width": 32, "height": 32}
+    slow = server.job(SLOW)
+    jobs = [server.job(settings | {"seed": seed}) for seed in range(60, 64)]  # they wait, and go together
+    server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
+    while server.get(f"/pom/v1/jobs/{jobs[1]['id']}").json["evaluations"]["done"] < 2:
+        time.sleep(0.005)
+    assert server.ask("DELETE", f"/pom/v1/jobs/{jobs[1]['id']}").json["state"] == "cancelled"
+    words = ["--class", "star", "--steps", 120, "--size", "32x32"]
+    for seed, job in enumerate(jobs, 60):
+        if seed == 61:
+            continue
+        picture = server.finished(job)["items"][0]["picture"]
+        assert server.get(picture["url"]).body == sampled(tmp_path, model, *words, "--seed", seed, "-y")
 
 
 def test_who_goes_away_is_worked_for_no_more(server):
@@ -443,3 +460,127 @@ def test_it_leaks_nothing(server):
     time.sleep(0.3)
     assert server.memory() - before[0] < 20 << 20 and server.threads() <= before[1]
     assert server.descriptors() < 64
+
+
+def test_cost_is_known_from_the_start(model, clip_model):  # noqa: F811
+    with Serving(model, clip_model, flags=["--most-seconds", 0.001]) as server:
+        refused = server.post("/pom/v1/jobs", SLOW)  # the first request of all
+        assert (refused.status, refused.error["code"]) == (400, "too_expensive")
+        assert "--most-seconds" in refused.error["message"]
+    with Serving(model, clip_model) as server:
+        few, many = ({"class": "star", "steps": steps} for steps in (2, 200))
+        forecast = [server.post("/pom/v1/forecast", body).json for body in (few, many)]
+        assert 0 < forecast[0]["seconds"] < forecast[1]["seconds"] / 50
+        clip = server.post("/pom/v1/forecast", {"model": "causal", "prompt": "a star"}).json
+        assert clip["seconds"] > 0 and clip["memory"] > 0
+        job = server.job(SLOW | {"seed": 1})
+        assert job["eta"] > 0  # with nothing made yet
+        server.ask("DELETE", f"/pom/v1/jobs/{job['id']}")
+
+
+def test_memory_is_counted(model, clip_model):  # noqa: F811
+    body = {"class": "star", "width": 64, "height": 64}
+    with Serving(model, clip_model) as server:
+        needed = server.post("/pom/v1/forecast", body).json["memory"]
+    with Serving(model, clip_model, flags=["--most-memory", needed]) as server:
+        assert server.finished(server.job(body))["state"] == "completed"
+    with Serving(model, clip_model, flags=["--most-memory", needed - 1]) as server:
+        refused = server.post("/pom/v1/jobs", body)
+        assert (refused.status, refused.error["code"]) == (400, "too_expensive")
+        assert "--most-memory" in refused.error["message"]
+        assert server.finished(server.job({"class": "star"}))["state"] == "completed"
+    with Serving(model, clip_model, flags=["--most-memory", 1000]) as server:
+        refused = server.post("/pom/v1/streams", {"prompt": "a star"})
+        assert (refused.status, refused.error["code"]) == (503, "out_of_memory")
+
+
+def test_a_gallery_has_a_bound(model, tmp_path):  # noqa: F811
+    folder = tmp_path / "gallery"
+    with Serving(model, flags=["--gallery", folder]) as server:
+        size = len(server.made({"class": "star", "seed": 1}))
+    flags = ["--gallery", folder, "--gallery-limit", 3 * size + size // 2]
+    with Serving(model, flags=flags) as server:
+        for seed in range(2, 7):
+            server.made({"class": "star", "seed": seed})
+        kept = server.get("/pom/v1/pictures").json["pictures"]
+        assert kept[0]["seed"] == 6 and 2 <= len(kept) <= 4
+        files = {p.stem for p in folder.glob("*.png")}
+        assert files == {p["id"] for p in kept}
+    with Serving(model, flags=["--gallery", folder, "--gallery-limit", size + size // 2]) as server:
+        assert [p["seed"] for p in server.get("/pom/v1/pictures").json["pictures"]] == [6]
+    result = pom("serve", "--gallery-limit", "1G", "--model", model, cwd=tmp_path)
+    assert result.returncode == 2 and "--gallery" in result.stderr
+
+
+def test_pictures_have_owners_after_a_restart(model, tmp_path):  # noqa: F811
+    (tmp_path / "keys").write_text("first-key-1\nsecond-key-2\n")
+    flags = ["--gallery", tmp_path / "gallery", "--api-key-file", tmp_path / "keys"]
+    first, second = ({"X-API-Key": key} for key in ("first-key-1", "second-key-2"))
+    with Serving(model, flags=flags) as server:
+        job = server.finished(server.job({"class": "star", "seed": 1}, headers=first), headers=first)
+        url = job["items"][0]["picture"]["url"]
+    for file in (tmp_path / "gallery").iterdir():
+        assert b"first-key" not in file.read_bytes()
+    (tmp_path / "keys").write_text("third-key-3\nsecond-key-2\nfirst-key-1\n")
+    with Serving(model, flags=flags) as server:
+        for who, status, count in ((first, 200, 1), (second, 404, 0), ({"X-API-Key": "third-key-3"}, 404, 0)):
+            assert server.get(url, headers=who).status == status
+            assert len(server.get("/pom/v1/pictures", headers=who).json["pictures"]) == count
+        assert server.ask("DELETE", url, headers=second).status == 404
+    (tmp_path / "gallery" / "owners.txt").unlink()  # what nobody is said to own is everybody's
+    with Serving(model, flags=flags) as server:
+        assert server.get(url, headers=second).status == 200
+
+
+def test_who_asks_behind_a_proxy(model):  # noqa: F811
+    here, there = {"X-Forwarded-For": "198.51.100.7"}, {"Forwarded": 'for="[2001:db8::7]:443"'}
+    with Serving(model, flags=["--trusted-proxy", "127.0.0.1"]) as server:
+        job = server.job({"class": "star", "seed": 1}, headers=here)
+        assert server.get(f"/pom/v1/jobs/{job['id']}", headers=here).status == 200
+        for other in ({}, there, {"X-Forwarded-For": "198.51.100.7, 203.0.113.9"}):
+            assert server.get(f"/pom/v1/jobs/{job['id']}", headers=other).status == 404
+        server.finished(job, headers=here)
+        server.stop()
+        assert any(" 198.51.100.7 POST " in line for line in server.log)
+    with Serving(model) as server:  # nobody is believed
+        job = server.job({"class": "star", "seed": 1}, headers=here)
+        assert server.get(f"/pom/v1/jobs/{job['id']}", headers=there).status == 200
+    result = pom("serve", "--trusted-proxy", "proxy", "--model", model, cwd="/")
+    assert result.returncode == 2 and "trusted proxy" in result.stderr
+
+
+def test_batches_of_fixed_sizes(model, tmp_path):  # noqa: F811
+    """As on a GPU, on a CPU: the pixels are the same, and the file says how many were made together."""
+    flags = ["--batch-sizes", "1,4", "--most-waiting-a-client", 20]
+    with Serving(model, flags=flags) as server:
+        slow = server.job(SLOW)
+        jobs = [server.job({"class": "star", "seed": seed}) for seed in range(6)]
+        server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
+        made = [server.get(server.finished(job)["items"][0]["picture"]["url"]).body for job in jobs]
+        sizes = []
+        for seed, png in enumerate(made):
+            (tmp_path / f"{seed}.png").write_bytes(png)
+            text = json.loads(Image.open(tmp_path / f"{seed}.png").text["pom"])
+            sizes.append(text["batch"])
+            assert pom("reproduce", f"{seed}.png", "--model", model, cwd=tmp_path).returncode == 0
+        assert sizes == [4] * 6
+        own = sampled(tmp_path, model, "--class", "star", "--seed", 5)
+        assert Image.open(tmp_path / "5.png").tobytes() == Image.open(tmp_path / "made.png").tobytes()
+        assert b'"batch"' not in own
+        picture = server.get("/pom/v1/pictures").json["pictures"][0]["id"]
+        again = server.finished(server.post("/pom/v1/reproduce", {"picture": picture}).json)
+        assert again["reproduces"]["agrees"] is True
+        assert 'pom_batch_pictures_bucket{le="4"}' in server.get("/metrics").body.decode()
+    result = pom("serve", "--batch-sizes", "4,1", "--model", model, cwd=tmp_path)
+    assert result.returncode == 2 and "--batch-sizes" in result.stderr
+
+
+def test_several_devices_with_one_queue(model, tmp_path):  # noqa: F811
+    own = sampled(tmp_path, model, "--class", "star", "--seed", 3)
+    with Serving(model, flags=["--device", "cpu,cpu"]) as server:
+        slow = server.job(SLOW)
+        made = server.made({"class": "star", "seed": 3})  # beside it
+        assert made == own and server.get(f"/pom/v1/jobs/{slow['id']}").json["state"] == "running"
+        server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
+    result = pom("serve", "--device", "cpu,cuda:99", "--model", model, cwd=tmp_path)
+    assert result.returncode == 2 and "device" in result.stderr

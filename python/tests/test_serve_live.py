@@ -2,8 +2,12 @@
 and ends.
 """
 
+import concurrent.futures
 import io
+import json
 import socket
+import subprocess
+import threading
 import time
 import urllib.request
 
@@ -13,6 +17,7 @@ from PIL import Image
 
 from serving import Serving
 from test_cli import model, pom  # noqa: F401
+from test_cli_video import ffmpeg  # noqa: F401
 from test_serve import _built_with_a_server, clip_model  # noqa: F401
 
 
@@ -154,6 +159,77 @@ def test_mjpeg(server, stream):
             data += body.read(200)
     part = data.split(b"--frame\r\n")[2]
     assert Image.open(io.BytesIO(part.split(b"\r\n\r\n", 1)[1])).format == "JPEG"
+
+
+def video(server, stream, path, fragments, query="", end=True):
+    """The .mp4 of a stream in a file: so many fragments, then what comes until the stream has ended."""
+    url = f"http://127.0.0.1:{server.port}/pom/v1/streams/{stream['id']}/video.mp4{query}"
+    with urllib.request.urlopen(url, timeout=30) as body:
+        assert body.headers["Content-Type"] == "video/mp4"
+        data = b""
+        while data.count(b"moof") < fragments:
+            data += body.read1(4096)
+        if end:
+            server.ask("DELETE", f"/pom/v1/streams/{stream['id']}")
+            data += body.read()  # an end, and no break
+    path.write_bytes(data)
+    return data
+
+
+def probed(path):
+    words = ["ffprobe", "-v", "error", "-count_frames", "-show_streams", "-show_packets", "-of", "json"]
+    result = subprocess.run([*words, str(path)], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    found = json.loads(result.stdout)
+    return found["streams"][0], found["packets"]
+
+
+def test_video(server, stream, ffmpeg, tmp_path):  # noqa: F811
+    late = threading.Thread(target=video, args=(server, stream, tmp_path / "late.mp4", 70, "", False))
+    viewer = server.frames(stream)
+    next(viewer)
+    late.start()
+    data = video(server, stream, tmp_path / "whole.mp4", 150, "?scale=2")
+    late.join(timeout=30)
+    first, packets = probed(tmp_path / "whole.mp4")
+    size = state_of(server, stream)["width"], state_of(server, stream)["height"]
+    assert (first["codec_name"], first["width"], first["height"]) == ("h264", 2 * size[0], 2 * size[1])
+    assert float(first["start_time"]) == 0 and first["avg_frame_rate"] == "100/1"
+    assert int(first["nb_read_frames"]) == len(packets) == 2 * data.count(b"moof")  # two of each block
+    assert {p["duration_time"] for p in packets} == {"0.010000"}
+    assert packets[0]["flags"].startswith("K") and sum(p["flags"].startswith("K") for p in packets) >= 2
+    whole = (tmp_path / "late.mp4").read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(whole[: whole.rindex(b"moof") - 4])  # who leaves has whole fragments
+    cut, packets = probed(tmp_path / "cut.mp4")
+    assert float(cut["start_time"]) == 0 and packets[0]["flags"].startswith("K") and len(packets) >= 138
+
+
+def test_video_is_for_all_who_come(server, stream, ffmpeg, tmp_path):  # noqa: F811
+    url = f"/pom/v1/streams/{stream['id']}/video.mp4"
+    assert server.ask("HEAD", url).status == 200
+    for wrong in ("?scale=0", "?scale=x", "?scale=65", "?scale=64"):
+        refused = server.get(url + wrong)
+        assert (refused.status, refused.error["param"]) == (400, "scale"), wrong
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        paths = [tmp_path / f"{i}.mp4" for i in range(3)]
+        list(pool.map(lambda path: video(server, stream, path, 30, "", False), paths))
+    heads = {path.read_bytes()[: path.read_bytes().index(b"moof") - 4] for path in paths}
+    assert len(heads) == 1
+    end = time.monotonic() + 20
+    while state_of(server, stream)["viewers"] and time.monotonic() < end:
+        time.sleep(0.02)
+    assert state_of(server, stream)["viewers"] == 0
+
+
+def test_video_nobody_reads(server, stream, ffmpeg):  # noqa: F811
+    before = server.memory()
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        path = f"/pom/v1/streams/{stream['id']}/video.mp4?scale=16"
+        slow.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        indices = [index for index, *_ in first_of(server.frames(stream), 150)]
+        assert indices == list(range(indices[0], indices[0] + 150))  # it holds nobody up
+    assert server.memory() - before < 40 << 20
 
 
 def test_the_end(server, stream):

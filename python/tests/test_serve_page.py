@@ -3,6 +3,7 @@ In every test: no error on the console, nothing that the policy forbids, no requ
 most two long connections."""
 
 import re
+import struct
 import time
 from urllib.parse import urlsplit
 
@@ -372,6 +373,14 @@ def test_a_prompt_is_highlighted_when_it_shows(visit):
     expect(item).to_have_attribute("aria-current", "true")
 
 
+def recorded(here):
+    here.page.get_by_role("button", name="Record").click()
+    here.page.wait_for_timeout(600)
+    with here.page.expect_download() as download:
+        here.page.get_by_role("button", name="Save").click()
+    return download.value
+
+
 def test_pause_fork_record_stop_new(visit):
     here = visit(view="live")
     here.start()
@@ -383,12 +392,18 @@ def test_pause_fork_record_stop_new(visit):
     assert [stream.state for stream in here.mock.streams.values()] == ["paused"]
     here.get("live-pause").click()
     expect(here.page.locator("#live-watch .state")).to_have_text("live")
-    here.page.get_by_role("button", name="Record").click()
-    here.page.wait_for_timeout(600)
-    with here.page.expect_download() as download:
-        here.page.get_by_role("button", name="Save").click()
-    assert download.value.suggested_filename.endswith(".webm")
-    assert download.value.path().stat().st_size > 500
+    saved = recorded(here)
+    assert saved.suggested_filename.endswith(".mp4")
+    data, kinds, at = saved.path().read_bytes(), [], 0
+    while at < len(data):  # whole boxes, and no fragment without its frames
+        size, kind = struct.unpack_from(">I4s", data, at)
+        kinds.append(kind)
+        at += size
+    assert at == len(data) and kinds[:2] == [b"ftyp", b"moov"] and kinds[-1] == b"mdat", kinds
+    here.expected = "400"
+    here.mock.refusals.append(("GET", "video.mp4", RefusalError(400, "no FFmpeg", code="not_supported")))
+    saved = recorded(here)  # what the canvas shows
+    assert saved.suggested_filename.endswith(".webm") and saved.path().stat().st_size > 500
     here.get("live-fork").click()
     assert here.wait(lambda: len(here.mock.streams) == 2)
     one, two = here.mock.streams

@@ -1,12 +1,13 @@
-// Fuzzes what headers say: keys, hosts, origins, ids of events; and base64 and escapes of addresses. Each
-// line of the input is the value of a header. No text opens what it should not, and what is decoded encodes
-// to the same.
+// Fuzzes what headers say: keys, hosts, origins, ids of events, proxies; and base64 and escapes of addresses.
+// Each line of the input is the value of a header. No text opens what it should not, and what is decoded
+// encodes to the same.
 #include "tests/fuzz/fuzz.h"
 #include <array>
 #include <cstdint>
 
 #include "pom/net/auth.h"
 #include "pom/net/base64.h"
+#include "pom/net/forwarded.h"
 #include "pom/net/sse.h"
 #include "pom/net/url.h"
 
@@ -77,11 +78,19 @@ void check_events(const HttpRequest& request) {
   }
 }
 
+void check_proxies(const HttpRequest& request) {
+  static const TrustedProxies ours({"10.0.0.0/8", "::1"});
+  fuzz::require(ours.client_of(request, "192.0.2.1") == "192.0.2.1", "nobody else is believed");
+  const std::string client = ours.client_of(request, "10.0.0.1");
+  fuzz::require(TrustedProxies({client}).trusts(client), "an address");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static constexpr const char* names[] = {"Authorization",  "Host",           "Origin",   "Last-Event-ID",
-                                          "Sec-Fetch-Site", "Sec-Fetch-Mode", "X-API-Key"};
+  static constexpr const char* names[] = {"Authorization",  "Host",           "Origin",    "Last-Event-ID",
+                                          "Sec-Fetch-Site", "Sec-Fetch-Mode", "X-API-Key", "X-Forwarded-For",
+                                          "Forwarded"};
   HttpRequest request;
   request.method = "POST";
   std::string_view rest = fuzz::text_of(data, size);
@@ -94,5 +103,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_key_of(request);
   check_access(request);
   check_events(request);
+  check_proxies(request);
   return 0;
 }

@@ -162,6 +162,54 @@ TEST(BlockSampler, WhatABlockSawIsInItsPictures) {
   for (int narrow : {1, 2}) EXPECT_GT(difference(made[0].slice(2, 4), made[narrow].slice(2, 4)), 1e-3);
 }
 
+// Counts the rows that it is asked for.
+class Counting : public models::Denoiser {
+ public:
+  explicit Counting(std::unique_ptr<models::Denoiser> inner) : inner_(std::move(inner)) {}
+  const models::NetworkConfig& config() const override { return inner_->config(); }
+  at::ScalarType dtype() const override { return inner_->dtype(); }
+  at::Device device() const override { return inner_->device(); }
+  void plan(const models::SamplingPlan& plan) override { inner_->plan(plan); }
+  void tell(const models::Condition& condition) override { inner_->tell(condition); }
+  at::Tensor operator()(const at::Tensor& x, std::int64_t evaluation) override {
+    rows.push_back(x.size(0));
+    return (*inner_)(x, evaluation);
+  }
+  void advance() override { inner_->advance(); }
+  std::int64_t block() const override { return inner_->block(); }
+  std::map<std::string, at::Tensor> state() const override { return inner_->state(); }
+  void set_state(const std::map<std::string, at::Tensor>& state) override { inner_->set_state(state); }
+
+  std::vector<std::int64_t> rows;
+
+ private:
+  std::unique_ptr<models::Denoiser> inner_;
+};
+
+TEST(BlockSampler, WhoLeavesIsNotEvaluated) {
+  const models::NetworkConfig config = small();
+  BatchSampling s = sampling("euler", 2);
+  s.blocks = 1;
+  const Text text = prompt(1);
+  const auto made = [&](Counting& network, const SamplingHooks& hooks) {
+    BlockSampler sampler(network, s);
+    sampler.tell({.text = text.tokens, .mask = text.mask});
+    return sampler.next(1, hooks);
+  };
+  Counting network(models::Denoiser::make(config, some_weights(config)));
+  const at::Tensor whole = made(network, {});
+  EXPECT_EQ(network.rows, (std::vector<std::int64_t>{2, 2, 2, 2, 2, 2}));
+  network.rows.clear();
+  const at::Tensor part =
+      made(network, {.left = [&](std::int64_t item) { return item == 0 && network.rows.size() >= 2; }});
+  EXPECT_EQ(network.rows, (std::vector<std::int64_t>{2, 2, 1, 1, 1, 1}));
+  EXPECT_TRUE(at::equal(part[1], whole[1]));
+  EXPECT_FALSE(at::equal(part[0], whole[0]));
+  network.rows.clear();
+  made(network, {.left = [](std::int64_t) { return true; }});  // whoever wants none stops the run
+  EXPECT_EQ(network.rows.back(), 2);
+}
+
 TEST(BlockSampler, GuidanceInAnIntervalEqualsTheWholeClip) {
   const models::NetworkConfig config = small();
   const auto network_made = models::Denoiser::make(config, some_weights(config));

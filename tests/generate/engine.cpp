@@ -209,6 +209,34 @@ TEST(Engine, StopsAtTheNextStep) {
   EXPECT_EQ(pictures, 0);
 }
 
+// The others are what they would have been, and of who leaves nothing is given.
+TEST(Engine, SomeOfABatchLeave) {
+  Engine engine(model());
+  for (const char* sampler : {"heun", "ddpm", "dpm++2m"}) {
+    Request request = request_of("star", 5, 4);
+    request.sampler = sampler;
+    request.steps = 6;
+    const std::vector<Made> whole = made_by(engine, request, {.batch = 4});
+    std::int64_t evaluations = 0;
+    std::vector<std::int64_t> given;
+    Observer observer;
+    observer.on_evaluation = [&](std::int64_t done, std::int64_t) { evaluations = done; };
+    observer.left = [&](std::int64_t item) {
+      return (item == 1 && evaluations >= 2) || (item == 3 && evaluations >= 4);
+    };
+    observer.preview_every = 1;
+    observer.on_preview = [&](std::int64_t, std::vector<Frames>&& frames) {
+      EXPECT_EQ(frames.size(), evaluations >= 4 ? 2u : evaluations >= 2 ? 3u : 4u);
+    };
+    observer.on_frames = [&](Frames&& frames) {
+      given.push_back(frames.item);
+      EXPECT_EQ(frames.images.at(0), whole.at(static_cast<std::size_t>(frames.item)).image) << sampler;
+    };
+    engine.run(engine.resolve(request), {.batch = 4}, observer);
+    EXPECT_EQ(given, (std::vector<std::int64_t>{0, 2})) << sampler;
+  }
+}
+
 TEST(Engine, KnowsItsNameAndHash) {
   const Engine engine(model() / "");
   EXPECT_EQ(engine.name(), "tiny");

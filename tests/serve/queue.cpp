@@ -5,6 +5,7 @@
 #include "tests/serve/scripted.h"
 #include <future>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 namespace pom::serve {
 namespace {
@@ -133,7 +134,8 @@ TEST_F(QueueTest, OneOfABatchLeaves) {
   EXPECT_EQ(jobs[1]->state, JobState::cancelled);
   EXPECT_EQ(jobs[1]->made(), 0);
   for (const int i : {0, 2, 3}) EXPECT_EQ(jobs[static_cast<std::size_t>(i)]->state, JobState::completed);
-  EXPECT_EQ(pictures_.size(), 4u);  // with that of x
+  EXPECT_EQ(backend_.rows, 4 + 2 * 4 + 2 * 3);  // it costs nothing any more
+  EXPECT_EQ(pictures_.size(), 4u);              // with that of x
 }
 
 TEST_F(QueueTest, Limits) {
@@ -154,6 +156,94 @@ TEST_F(QueueTest, Limits) {
   queue().drain();
   EXPECT_EQ(status_of([&] { submit("d", 1); }), "503 draining");
   EXPECT_EQ(queue().waiting(), 0);
+}
+
+// Before anything has run.
+TEST_F(QueueTest, CostIsCountedFromTheStart) {
+  limits_.seconds = 10;
+  EXPECT_FALSE(queue().seconds_of(0, 4).has_value());
+  queue().set_speed(0, backend_.measure(0));
+  EXPECT_EQ(queue().seconds_of(0, 4), 2);
+  submit("a", 1, 1, 20);  // ten seconds
+  try {
+    submit("a", 2, 1, 21);
+    FAIL();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.code, "too_expensive");
+  }
+}
+
+TEST_F(QueueTest, MemoryIsCounted) {
+  limits_.memory = 12;  // three pictures of four
+  std::int64_t streams = 0;
+  queue().set_others([&] { return streams; });
+  const auto code = [&](std::int64_t width) -> std::string {
+    generate::Request request;
+    request.class_name = "a", request.seed = {1}, request.width = width;
+    try {
+      queue().check(0, request, "a");
+    } catch (const ApiError& error) {
+      return error.code;
+    }
+    return "none";
+  };
+  EXPECT_EQ(code(12), "none");
+  EXPECT_EQ(code(13), "too_expensive");
+  streams = 6;
+  EXPECT_EQ(code(6), "none");
+  EXPECT_EQ(code(7), "out_of_memory");
+  submit("x", 0);
+  std::vector<JobPointer> jobs = {submit("a", 1), submit("b", 2), submit("c", 3)};
+  streams = 4;
+  backend_.step(100);
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
+  ASSERT_GE(backend_.batches.size(), 2u);
+  EXPECT_EQ(backend_.batches[1].size(), 2u);  // which fit
+}
+
+// As on a GPU: sizes that are filled up, and said in the files.
+TEST_F(QueueTest, BatchesOfFixedSizes) {
+  backend_.name = "cuda:0", backend_.batch = 64;
+  limits_.waiting = limits_.waiting_a_client = 100;
+  submit("x", 0);
+  std::vector<JobPointer> jobs;
+  for (int i = 1; i <= 3; ++i) jobs.push_back(submit("a", i));
+  for (int i = 1; i <= 6; ++i) jobs.push_back(submit("b", i, 1, 8));  // other settings
+  queue().cancel(jobs[1], "client_left");
+  backend_.step(1000);
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
+  EXPECT_EQ(backend_.batches[0], (Names{"x 0"}));
+  ASSERT_EQ(backend_.batches.size(), 4u);
+  EXPECT_EQ(backend_.batches[1], (Names{"a 1", "a 3", "a 1", "a 1"}));
+  EXPECT_EQ(backend_.batches[2], (Names{"b 1", "b 2", "b 3", "b 4"}));
+  EXPECT_EQ(backend_.batches[3], (Names{"b 5", "b 6", "b 5", "b 5"}));
+  EXPECT_EQ(pictures_.size(), 9u);  // nothing comes of repeats
+  for (const std::size_t i : {0u, 2u, 3u, 8u}) EXPECT_EQ(jobs[i]->state, JobState::completed);
+  const PicturePointer picture = pictures_.find(jobs[0]->items.front().picture->id);
+  const auto text = io::parse_png_text(std::as_bytes(std::span(*picture->bytes)), "test");
+  ASSERT_EQ(text.size(), 1u);
+  EXPECT_EQ(text[0].text, "4");
+}
+
+// Whatever the device: one queue for all, each with a batch.
+TEST_F(QueueTest, SeveralDevices) {
+  ScriptedBackend second;
+  Worker worker;
+  backend_.batch = second.batch = 1;
+  queue_ = std::make_unique<Queue>(
+      std::vector<Queue::Device>{{&backend_, &worker_}, {&second, &worker}}, pool_, pictures_,
+      [this](std::function<void()> call) { posts_.add(std::move(call)); }, limits_, QueueListener());
+  std::vector<JobPointer> jobs = {submit("a", 1), submit("b", 2), submit("c", 3)};
+  EXPECT_EQ(queue().running(), 2);
+  second.step(4);
+  ASSERT_TRUE(over(jobs[1]));
+  second.step(4);
+  ASSERT_TRUE(over(jobs[2]));
+  EXPECT_FALSE(jobs[0]->over());
+  backend_.step(4);
+  ASSERT_TRUE(over(jobs[0]));
+  EXPECT_EQ(second.batches.size(), 2u);
+  queue_.reset();
 }
 
 TEST_F(QueueTest, AFailureIsTold) {
@@ -183,15 +273,15 @@ TEST_F(QueueTest, WhatWasMadeIsNotMadeAgain) {
 
 TEST_F(QueueTest, ADeviceThatIsSilentIsStuck) {
   submit("a", 1);
-  EXPECT_FALSE(queue().stuck(now_seconds()));
-  EXPECT_TRUE(queue().stuck(now_seconds() + 11));
+  EXPECT_FALSE(queue().stuck(steady_seconds()));
+  EXPECT_TRUE(queue().stuck(steady_seconds() + 11));
 }
 
 TEST(Pictures, TheOldestGo) {
   Pictures pictures({.bytes = 25, .seconds = 60, .folder = {}});
-  const auto add = [&](double created) {
+  const auto add = [&](double made) {
     auto picture = std::make_shared<Picture>();
-    picture->id = random_id(), picture->extension = "png", picture->created = created;
+    picture->id = random_id(), picture->extension = "png", picture->made = made;
     picture->bytes = std::make_shared<const std::string>(10, 'x');
     picture->request.class_name = "a";
     pictures.add(picture, picture->id + " key");
@@ -209,6 +299,29 @@ TEST(Pictures, TheOldestGo) {
   EXPECT_FALSE(pictures.remove(three));
   EXPECT_EQ(pictures.bytes(), 0u);
   EXPECT_TRUE(is_id(one) && !is_id("../../etc/passwd") && !is_id(one.substr(1)) && one != two);
+}
+
+TEST(Pictures, AFolderHasABound) {
+  std::string name = (std::filesystem::temp_directory_path() / "pom-gallery-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  {
+    Pictures pictures({.folder = name, .folder_bytes = 25});
+    std::vector<std::string> ids;
+    for (int i = 0; i < 4; ++i) {
+      auto picture = std::make_shared<Picture>();
+      picture->id = random_id(), picture->extension = "png", picture->client = "a";
+      picture->bytes = std::make_shared<const std::string>(i == 3 ? 30 : 10, 'x');
+      picture->size = picture->bytes->size();
+      pictures.write_file(*picture);
+      pictures.add(picture);
+      ids.push_back(picture->id);
+      EXPECT_LE(pictures.folder_bytes(), i == 3 ? 30u : 25u);  // the last one always stays
+    }
+    EXPECT_EQ(pictures.size(), 1u);
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(name) / (ids[0] + ".png")));
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(name) / (ids[3] + ".png")));
+  }
+  std::filesystem::remove_all(name);
 }
 
 TEST(Worker, UrgentWorkPasses) {

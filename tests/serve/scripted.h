@@ -54,7 +54,7 @@ class ScriptedBackend : public Backend {
   }
 
   const std::vector<ModelInfo>& models() const override { return models_; }
-  std::string device() const override { return "none"; }
+  std::string device() const override { return name; }
   generate::Job resolve(std::size_t, const generate::Request& request) const override {
     generate::Job job;
     generate::Request item = request;
@@ -73,7 +73,14 @@ class ScriptedBackend : public Backend {
     return static_cast<double>(job.items.size()) * static_cast<double>(*job.first().steps);
   }
   std::int64_t good_batch(std::size_t, const generate::Job&) const override { return batch; }
-  std::vector<io::TextEntry> text_of(std::size_t, const generate::Request&) const override { return {}; }
+  std::int64_t memory(std::size_t, const generate::Job& job, std::int64_t items) const override {
+    return items * *job.first().width;
+  }
+  double measure(std::size_t) override { return 0.5; }
+  std::vector<io::TextEntry> text_of(std::size_t, const generate::Request&,
+                                     std::int64_t size) const override {
+    return {{"batch", std::to_string(size)}};
+  }
   generate::Request defaults(std::size_t) const override { return {}; }
 
   void run(std::size_t, const generate::Job& job, std::int64_t, const generate::Observer& observer) override {
@@ -88,11 +95,13 @@ class ScriptedBackend : public Backend {
     for (std::int64_t step = 1; step <= steps; ++step) {
       if (observer.stop->load()) throw generate::Stopped();
       wait_for_a_step();
+      for (std::int64_t i = 0; i < std::ssize(job.items); ++i) rows += !observer.left(i);
       ++evaluations;
       observer.on_evaluation(step, steps);
     }
     if (!failure.empty()) fail(failure);
     for (std::size_t i = 0; i < job.items.size(); ++i) {
+      if (observer.left(static_cast<std::int64_t>(i))) continue;
       io::Image image = io::make_image("test", 4, 4, 3);
       image.data[0] = static_cast<std::uint8_t>(job.items[i].own_seed());
       observer.on_frames({.item = static_cast<std::int64_t>(i), .first = 0, .images = {image}, .last = true});
@@ -109,8 +118,9 @@ class ScriptedBackend : public Backend {
   }
 
   std::int64_t batch = 4;
-  std::atomic<std::int64_t> evaluations = 0;
-  std::vector<std::vector<std::string>> batches;  // that were run, by their pictures
+  std::string name = "none";                            // of the device
+  std::atomic<std::int64_t> evaluations = 0, rows = 0;  // rows: pictures of all evaluations
+  std::vector<std::vector<std::string>> batches;        // that were run, by their pictures
   std::string failure;
 
  private:

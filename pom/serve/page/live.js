@@ -233,7 +233,7 @@ const stop = () => attempt(async () => {
 });
 
 function record() {
-  recorder.toggle(view.canvas, stream().fps, `pom-${watched.slice(0, 8)}.webm`);
+  recorder.toggle(view.canvas, stream(), `pom-${watched.slice(0, 8)}`, told);
   told();
 }
 
@@ -320,13 +320,12 @@ function buildWatch() {
     items: new Map(),
     pause: button("Pause", pause, { "data-testid": "live-pause" }),
     fork: button("Fork", fork, { "data-testid": "live-fork", title: "Another stream that goes on from here" }),
-    record: button("Record", record, { class: "record", "aria-pressed": "false" }),
+    record: button("Record", record, { class: "record", "aria-pressed": "false", title: "From now on, as a file" }),
     stop: button("Stop", stop, { class: "danger", "data-testid": "live-stop" }),
     send: h("button", { class: "primary", "data-testid": "live-send" }, "Tell it"),
     ...Object.fromEntries(["frame", "rate", "shown", "skipped", "viewers", "seed"].map((name) => [name, h("span", {})])),
   };
   view.stage = h("div", { class: "stage" }, view.glow, view.canvas, view.state, view.lost);
-  view.record.hidden = !Recorder.works;
   view.node.replaceChildren(
     h("div", { class: "screen" },
       view.stage,
