@@ -27,7 +27,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, state, page, most_memory,
               gallery_limit, batch_sizes;
   std::int64_t port = 8000, gpus = 0, threads = 0;
-  double drain = 30;
+  double drain = 30, gather = 30;
   bool insecure = false, quiet = false;
   serve::QueueLimits limits;
   std::int64_t most_streams = 4;
@@ -185,6 +185,15 @@ struct ServeFlags {
                 .value = "N,N",
                 .group = work},
           batch_sizes);
+    visit(
+        Field{.name = "gather",
+              .help = "milliseconds that a free GPU waits for more of the same kind at most, while they keep "
+                      "coming (default: 30)",
+              .value = "MS",
+              .group = work,
+              .least = 0,
+              .most = 10000},
+        gather);
     visit(Field{.name = "dtype",
                 .help = "dtype of all networks (default: each model's own)",
                 .value = "NAME",
@@ -268,6 +277,7 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   options.limits = flags.limits;
   options.limits.memory = flags.most_memory.empty() ? generate::available_bytes() / 10 * 9
                                                     : parse_bytes(flags.most_memory, "--most-memory");
+  options.limits.gather = flags.gather / 1000;
   if (!flags.batch_sizes.empty())
     options.limits.batch_sizes = serve::parse_batch_sizes(flags.batch_sizes, "--batch-sizes");
   options.live.streams = static_cast<std::size_t>(flags.most_streams);

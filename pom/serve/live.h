@@ -19,8 +19,6 @@
 
 namespace pom::serve {
 
-using PostAfter = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
-
 struct LiveLimits {
   std::size_t streams = 4, viewers = 64;  // of all; of one
   std::int64_t pixels = 512 * 512;

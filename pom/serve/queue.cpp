@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "pom/base/error.h"
 #include "pom/generate/metadata.h"
@@ -206,11 +207,43 @@ std::int64_t Queue::waiting_like(const ServedJob& lead) const {
   return count;
 }
 
+std::vector<std::int64_t> Queue::sizes_for(std::size_t device, const ServedJob& lead) const {
+  if (!limits_.batch_sizes.empty()) return limits_.batch_sizes;
+  return batch_sizes(devices_[device].device.backend->device(),
+                     lead.items.front().request.dtype.value_or(""));
+}
+
+// Whether a free device waits a moment: as long as requests of the same kind keep coming, each within a sixth
+// of the most that it may wait, and their largest batch is not full. Its end brings another pump.
+bool Queue::gathers(std::size_t device) {
+  if (limits_.gather <= 0 || !post_after_ || draining_) return false;
+  const std::vector<Client*> clients = by_turn();
+  if (clients.empty()) return false;
+  const ServedJob& lead = *clients.front()->jobs.front();
+  if (lead.job.clip || lead.batch > 0) return false;
+  const std::vector<std::int64_t> sizes = sizes_for(device, lead);
+  if (sizes.size() < 2 || waiting_like(lead) >= sizes.back()) return false;
+  double oldest = lead.came, newest = lead.came;
+  for (const auto& [name, client] : clients_)
+    for (const JobPointer& job : client.jobs)
+      if (job->key == lead.key) oldest = std::min(oldest, job->came), newest = std::max(newest, job->came);
+  const double until = std::min(newest + limits_.gather / 6, oldest + limits_.gather);
+  const double left = until - steady_seconds();
+  if (left <= 0) return false;
+  if (!std::exchange(gathering_, true))
+    post_after_(std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(left * 1000))),
+                [this, alive = alive_] {
+                  if (!*alive) return;
+                  gathering_ = false;
+                  pump();
+                });
+  return true;
+}
+
 Queue::Size Queue::size_for(std::size_t device, const ServedJob& lead) const {
   const Backend& own = *devices_[device].device.backend;
   if (lead.job.clip) return {std::ssize(lead.items), false};
-  std::vector<std::int64_t> sizes = limits_.batch_sizes;
-  if (sizes.empty()) sizes = batch_sizes(own.device(), lead.items.front().request.dtype.value_or(""));
+  const std::vector<std::int64_t> sizes = sizes_for(device, lead);
   if (lead.batch > 0 && std::ranges::find(sizes, lead.batch) != sizes.end()) return {lead.batch, true};
   const std::int64_t good = std::max<std::int64_t>(1, own.good_batch(lead.model, lead.job));
   // Fewer than a size in which the device is not busy yet cost as much as it.
@@ -271,7 +304,7 @@ void Queue::fill(Batch& batch, Size size) const {
 
 void Queue::pump() {
   for (std::size_t device = 0; device < devices_.size(); ++device)
-    if (!devices_[device].batch)
+    if (!devices_[device].batch && !gathers(device))
       if (std::shared_ptr<Batch> batch = next_batch(device)) start(device, std::move(batch));
 }
 

@@ -4,9 +4,11 @@
 //
 // Clients take turns by the work that they have had (multiply-adds), each client's jobs in their order. When
 // a device is free, the client whose turn it is gives the settings, and waiting pictures of the same settings
-// fill the batch, clients in turn. Nothing waits for more.
+// fill the batch, clients in turn. Nothing waits for more on a CPU; a GPU that has nothing to do lets a burst
+// of requests come in whole, for a few hundredths of a second, before it begins with the first alone.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,11 +26,13 @@
 namespace pom::serve {
 
 using Post = std::function<void(std::function<void()>)>;
+using PostAfter = std::function<void(std::chrono::milliseconds, std::function<void()>)>;
 
 struct QueueLimits {
   std::int64_t waiting = 64, waiting_a_client = 8;  // jobs
   std::int64_t items = 10, steps = 250, pixels = 1024 * 1024, frames = 10'000, prompt_bytes = 2000;
   std::vector<std::int64_t> batch_sizes = {};  // in place of the device's own (batch_size.h)
+  double gather = 0.03;                        // seconds that a free GPU waits for more at most
   double seconds = 600;                        // of a job, as forecast
   std::int64_t memory = 0;                     // bytes of what is made at one time, with the streams; 0: any
   std::size_t kept_jobs = 256;                 // that are over, to be asked about
@@ -70,8 +74,9 @@ class Queue {
   std::int64_t position(const ServedJob& job) const;               // 1: the next one
   std::optional<double> seconds_left(const ServedJob& job) const;  // until it is done, by the speed so far
   std::optional<double> seconds_of(std::size_t model, double macs) const;
-  void set_speed(std::size_t model, double seconds_a_mac);  // until batches say better
-  std::int64_t memory() const;                              // of the batches that run
+  void set_speed(std::size_t model, double seconds_a_mac);                       // until batches say better
+  std::int64_t memory() const;                                                   // of the batches that run
+  void set_timer(PostAfter post_after) { post_after_ = std::move(post_after); }  // without it nothing waits
   void set_others(std::function<std::int64_t()> memory) { others_ = std::move(memory); }  // of the streams
 
   std::int64_t waiting() const, running() const;
@@ -124,6 +129,8 @@ class Queue {
   };
   Size size_for(std::size_t device, const ServedJob& lead) const;
   std::int64_t waiting_like(const ServedJob& lead) const;
+  std::vector<std::int64_t> sizes_for(std::size_t device, const ServedJob& lead) const;
+  bool gathers(std::size_t device);
   void fill(Batch& batch, Size size) const;
   void start(std::size_t device, std::shared_ptr<Batch> batch);
   void run(std::shared_ptr<Batch> batch, Device device);  // on the worker
@@ -149,7 +156,9 @@ class Queue {
   std::map<std::size_t, double> seconds_a_mac_;  // of late, by model
   double seconds_an_evaluation_ = 0;             // likewise
   std::function<std::int64_t()> others_;
-  double turn_ = 0;  // what the client whose turn it was last has had
+  PostAfter post_after_;
+  bool gathering_ = false;  // a pump is on its way
+  double turn_ = 0;         // what the client whose turn it was last has had
   bool draining_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -201,6 +201,7 @@ struct Server::Impl {
     hooks.batches_memory = [this] { return queue->memory(); };
     hooks.pictures_wait = [this] { return queue->waiting() + queue->running() > 0; };
     live = std::make_unique<Live>(devices, *pool, post, post_after, options.live, options.limits, hooks);
+    queue->set_timer(post_after);
     queue->set_others([this] { return live->memory(); });
     api = std::make_unique<Api>(*queue, *live, pictures, *pool, metrics, post,
                                 [this](const net::HttpRequest& request) { return client_of(request); });

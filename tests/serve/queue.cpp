@@ -6,6 +6,7 @@
 #include <future>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <thread>
 
 namespace pom::serve {
 namespace {
@@ -202,6 +203,32 @@ TEST_F(QueueTest, MemoryIsCounted) {
 }
 
 // As on a GPU: sizes that are filled up, and said in the files.
+// The first of a burst is not made alone: the device waits as long as more keep coming, and no longer.
+TEST_F(QueueTest, AFreeGpuLetsABurstComeIn) {
+  backend_.name = "cuda:0", backend_.batch = 4;
+  limits_.batch_sizes = {1, 4}, limits_.gather = 0.12;
+  std::vector<std::function<void()>> later;
+  std::vector<std::chrono::milliseconds> delays;
+  queue().set_timer([&](std::chrono::milliseconds delay, std::function<void()> call) {
+    delays.push_back(delay), later.push_back(std::move(call));
+  });
+  std::vector<JobPointer> jobs;
+  for (int i = 1; i <= 3; ++i) jobs.push_back(submit("a", i));
+  for (const JobPointer& job : jobs) EXPECT_EQ(job->state, JobState::queued);
+  ASSERT_EQ(later.size(), 1u);  // one call for all of them
+  EXPECT_LE(delays[0].count(), 20);
+  std::this_thread::sleep_for(std::chrono::milliseconds(125));  // none came meanwhile
+  later[0]();
+  for (const JobPointer& job : jobs) EXPECT_EQ(job->state, JobState::running);
+  backend_.step(1000);
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
+  EXPECT_EQ(backend_.batches[0], (Names{"a 1", "a 2", "a 3", "a 1"}));
+  for (int i = 4; i <= 7; ++i) jobs.push_back(submit("b", i));  // a full batch waits for nothing
+  EXPECT_EQ(jobs.back()->state, JobState::running);
+  backend_.step(1000);
+  ASSERT_TRUE(over(jobs.back()));
+}
+
 TEST_F(QueueTest, BatchesOfFixedSizes) {
   backend_.name = "cuda:0", backend_.batch = 64;
   limits_.waiting = limits_.waiting_a_client = 100;
