@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `pom serve` is held to, with numbers: slow, cut, cancelled, malformed and hostile requests, many
-clients, leaks, kills, ends, a soak. Where a protection can be switched off (POM_FAILPOINT), the same row runs again
-without it, as a control, and then has to fail.
+clients, leaks, kills, ends, a soak. Where a protection can be switched off (POM_FAILPOINT), the same row
+runs again without it, as a control, and then has to fail.
 
     make serve-test
     .venv/bin/python tests/serve.py [row ...] [--small] [--no-controls] [--soak SECONDS] [--report FILE]
