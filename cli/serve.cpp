@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct ServeFlags {
-  std::vector<std::string> model, allow_host, allow_origin;
+  std::vector<std::string> model, allow_host, allow_origin, trusted_proxy;
   std::string host = "127.0.0.1", device = "auto", dtype, api_key_file, gallery, page;
   std::int64_t port = 8000, gpus = 0, threads = 0;
   double drain = 30;
@@ -75,6 +75,13 @@ struct ServeFlags {
                 .value = "URL",
                 .group = who},
           allow_origin);
+    visit(
+        Field{.name = "trusted_proxy",
+              .help = "address of a proxy whose X-Forwarded-For is believed, 127.0.0.1 for instance, or unix "
+                      "for a unix socket; can be repeated",
+              .value = "ADDRESS",
+              .group = who},
+        trusted_proxy);
     visit(Field{.name = "insecure", .help = "let others reach it without a key", .group = who}, insecure);
     visit(Field{.name = "most_items",
                 .help = "pictures or clips of one request",
@@ -203,6 +210,10 @@ serve::ServeOptions options_of(const ServeFlags& flags) {
   check(is_loopback(flags.host) || !options.keys.empty() || flags.insecure, "--host ", flags.host,
         ": expected a key where others can reach the server (--api-key-file, POM_API_KEY), or --insecure");
   options.hosts = flags.allow_host, options.origins = flags.allow_origin;
+  for (const std::string& proxy : flags.trusted_proxy)
+    check(proxy == "unix" || proxy.find_first_not_of("0123456789abcdef.:") == std::string::npos,
+          "--trusted-proxy: expected an address such as 127.0.0.1 or ::1, or unix, got \"", proxy, "\"");
+  options.proxies = flags.trusted_proxy;
   // Whoever listens at an address may be called by it; one for all addresses by any name if it has keys.
   const bool everywhere = flags.host == "0.0.0.0" || flags.host == "::";
   if (everywhere && !options.keys.empty()) options.hosts.push_back("*");
@@ -242,7 +253,7 @@ int run(const ServeFlags& flags) {
 
 Action declare(Flags& flags) {
   const auto options = std::make_shared<ServeFlags>();
-  for (const char* name : {"model", "allow_host", "allow_origin"}) flags.repeated(name);
+  for (const char* name : {"model", "allow_host", "allow_origin", "trusted_proxy"}) flags.repeated(name);
   flags.letter("quiet", 'q');
   flags.add(*options);
   return [options] { return run(*options); };

@@ -57,6 +57,30 @@ bool follows_link(const HttpRequest& request) {
 
 }  // namespace
 
+std::string forwarded_client(const HttpRequest& request, const std::vector<std::string>& proxies) {
+  const auto trusted = [&](std::string_view address) {
+    return std::ranges::find(proxies, address) != proxies.end();
+  };
+  if (!trusted(request.client)) return request.client;
+  std::string client = request.client;
+  std::string all;  // one list, whether a proxy adds to it or writes another line
+  for (const auto& [name, value] : request.headers.all())
+    if (same_name(name, "X-Forwarded-For")) all += (all.empty() ? "" : ",") + value;
+  for (std::string_view rest = all; !rest.empty();) {
+    const std::size_t comma = rest.rfind(',');
+    std::string_view part = comma == std::string_view::npos ? rest : rest.substr(comma + 1);
+    rest = rest.substr(0, comma == std::string_view::npos ? 0 : comma);
+    while (part.starts_with(' ') || part.starts_with('\t')) part.remove_prefix(1);
+    while (part.ends_with(' ') || part.ends_with('\t')) part.remove_suffix(1);
+    if (part.empty() || part.size() > 45 ||
+        part.find_first_not_of("0123456789abcdefABCDEF.:") != std::string_view::npos)
+      break;
+    client = lowered(part);
+    if (!trusted(client)) break;
+  }
+  return client;
+}
+
 Access::Access(const std::vector<std::string>& hosts, const std::vector<std::string>& origins) {
   for (const std::string& each : hosts) {
     const std::optional<HostPort> host = parse_host(each);

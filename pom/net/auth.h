@@ -70,6 +70,12 @@ struct KeyCheck {
 // Too many wrong ones refuse the right one too: else guessing would go on.
 KeyCheck check_key(const HttpRequest& request, const KeySet& keys, Attempts& attempts, Attempts::Time now);
 
+// ---- proxies ----
+
+// Whose request it is: the connection's other end, or, where that is one of these proxies, the last address
+// of X-Forwarded-For that is none of them. What is no address there is not believed.
+std::string forwarded_client(const HttpRequest& request, const std::vector<std::string>& proxies);
+
 // ---- names and origins ----
 
 // Which names a request may use for this server, and the pages of which origins may send one.

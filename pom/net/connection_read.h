@@ -103,6 +103,7 @@ inline void Connection::on_head() {
   std::optional<HttpResponse> refused;
   std::int64_t most = options_.body_bytes;
   try {
+    if (options_.client) request.client = options_.client(request);
     if (options_.refuse) refused = options_.refuse(request);
     if (!refused && options_.body_limit) most = options_.body_limit(request);
   } catch (...) {

@@ -60,6 +60,8 @@ struct ServerOptions {
   // The limit of a body by path, where it differs (uploads); empty: body_bytes for all. Called once the head
   // is read, after `refuse` below; negative: no body is read, the answer is 413.
   std::function<std::int64_t(const HttpRequest& head)> body_limit = {};
+  // Whose request it is, where not the connection's other end: behind a proxy. Called first of all.
+  std::function<std::string(const HttpRequest& head)> client = {};
   // Looked at when the head is there and before the body is read: Host, Origin, keys. An answer ends it.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> refuse = {};
   // The body of answers that the server gives by itself (400, 408, 413, 417, 431, 500, 501, 503, 505).

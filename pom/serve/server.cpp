@@ -110,6 +110,10 @@ struct Server::Impl {
   net::ServerOptions http_options() {
     net::ServerOptions http_options;
     http_options.host = options.host, http_options.port = options.port;
+    if (!options.proxies.empty())
+      http_options.client = [this](const net::HttpRequest& request) {
+        return net::forwarded_client(request, options.proxies);
+      };
     http_options.refuse = [this](const net::HttpRequest& request) { return refuse(request); };
     http_options.body_limit = [](const net::HttpRequest& request) -> std::int64_t {
       constexpr std::int64_t mib = 1 << 20;

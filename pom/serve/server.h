@@ -19,6 +19,7 @@ struct ServeOptions {
   std::uint16_t port = 8000;
   net::KeySet keys = {};                              // empty: nobody is asked for one
   std::vector<std::string> hosts = {}, origins = {};  // allowed beside our own
+  std::vector<std::string> proxies = {};              // addresses whose X-Forwarded-For is believed
   std::filesystem::path gallery = {}, page = {};
   QueueLimits limits = {};
   LiveLimits live = {};

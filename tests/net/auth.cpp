@@ -245,5 +245,28 @@ TEST(Access, Preflight) {
       with({{"Origin", "https://evil.example"}, {"Access-Control-Request-Method", "POST"}}, "OPTIONS")));
 }
 
+TEST(Forwarded, TheLastAddressThatIsNoProxy) {
+  const auto client = [](const char* from, std::vector<std::string> lists,
+                         const std::vector<std::string>& proxies) {
+    HttpRequest request;
+    request.client = from;
+    for (std::string& each : lists) request.headers.add("X-Forwarded-For", std::move(each));
+    return forwarded_client(request, proxies);
+  };
+  const std::vector<std::string> local = {"127.0.0.1", "10.0.0.1"};
+  EXPECT_EQ(client("127.0.0.1", {"192.0.2.7"}, local), "192.0.2.7");
+  EXPECT_EQ(client("127.0.0.1", {"1.1.1.1, 192.0.2.7"}, local), "192.0.2.7");  // the first may say anything
+  EXPECT_EQ(client("127.0.0.1", {"192.0.2.7 , 10.0.0.1"}, local), "192.0.2.7");
+  EXPECT_EQ(client("127.0.0.1", {"1.1.1.1", "2001:DB8::1"}, local), "2001:db8::1");
+  EXPECT_EQ(client("127.0.0.1", {"10.0.0.1"}, local), "10.0.0.1");
+  EXPECT_EQ(client("127.0.0.1", {}, local), "127.0.0.1");
+  EXPECT_EQ(client("192.0.2.9", {"192.0.2.7"}, local), "192.0.2.9");  // no proxy of ours
+  EXPECT_EQ(client("127.0.0.1", {"192.0.2.7"}, {}), "127.0.0.1");
+  EXPECT_EQ(client("unix", {"192.0.2.7"}, {"unix"}), "192.0.2.7");
+  for (const char* wrong : {"", "unknown", "key 0", "a\nb", "192.0.2.7, <script>", "1.1.1.1,,", "[::1]:80"})
+    EXPECT_EQ(client("127.0.0.1", {wrong}, local), "127.0.0.1") << wrong;
+  EXPECT_EQ(client("127.0.0.1", {std::string(5000, '1')}, local), "127.0.0.1");
+}
+
 }  // namespace
 }  // namespace pom::net
