@@ -2,6 +2,7 @@
 no error of the page on the console, nothing that the policy forbids, no request of it to another host."""
 
 import contextlib
+import os
 import socket
 import time
 
@@ -44,7 +45,12 @@ def browser():
         line.bind(("127.0.0.1", 0))
         port = line.getsockname()[1]
     driver = marionette_driver.marionette.Marionette(
-        bin=FIREFOX, headless=True, host="127.0.0.1", port=port, prefs={"ui.prefersReducedMotion": 0}
+        bin=FIREFOX,
+        headless=True,
+        host="127.0.0.1",
+        port=port,
+        prefs={"ui.prefersReducedMotion": 0},
+        gecko_log=os.devnull,
     )
     driver.start_session()
     yield driver
