@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build kernels demo compare test test-all serve-test check-headers gpu-test bench format format-check asan install clean
+.PHONY: help setup library program build kernels demo compare test test-all serve-test check-headers gpu-test bench format format-check asan serve-sanitize install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ format-check: setup ## whether they are formatted
 
 asan: setup ## the C++ tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) tests/run.py --preset asan build c++
+
+serve-sanitize: setup ## the C++ tests of the server, without torch, under the address, undefined-behaviour and thread sanitizers
+	@$(PYTHON) tests/sanitize.py
 
 install: program ## the program, the library, its headers and find_package(pom), into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX)
