@@ -203,6 +203,11 @@ class Serving {
   }
 
   void check(const Answer& answer) {
+    for (const serve::JobPointer& job : queue_->all()) {
+      const generate::Request& request = job->job.first();
+      require(job->items.size() <= 10 && *request.steps <= 250 && *request.width * *request.height <= 1 << 20,
+              "jobs keep the limits");
+    }
     if (answer.status == 0) return;  // it waits for a picture
     require(answer.status < 500 || answer.status == 503, "no failure of the server's");
     if (answer.body.empty() || answer.status == 204) return;
@@ -213,11 +218,6 @@ class Serving {
     for (const char* key : {"message", "type", "param", "code"})
       require(json["error"].contains(key), "an error has its keys");
     require(json["error"]["message"].get<std::string>().size() < 8192, "a message is short");
-    for (const serve::JobPointer& job : queue_->all()) {
-      const generate::Request& request = job->job.first();
-      require(job->items.size() <= 10 && *request.steps <= 250 && *request.width * *request.height <= 1 << 20,
-              "jobs keep the limits");
-    }
   }
 
   Nothing backend_;
