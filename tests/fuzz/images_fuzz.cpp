@@ -1,4 +1,5 @@
 // Fuzzes the body of OpenAI's /v1/images/generations.
+#include "tests/fuzz/json_mutator.h"
 #include "tests/fuzz/serve_api.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,4 +1,5 @@
 // Fuzzes the bodies of /pom/v1/streams and of what a stream is told: prompt, pause, fork.
+#include "tests/fuzz/json_mutator.h"
 #include "tests/fuzz/serve_api.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

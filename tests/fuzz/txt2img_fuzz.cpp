@@ -1,4 +1,5 @@
 // Fuzzes the bodies of Automatic1111's routes: txt2img, options, png-info, interrupt.
+#include "tests/fuzz/json_mutator.h"
 #include "tests/fuzz/serve_api.h"
 
 #include "pom/net/base64.h"

@@ -104,7 +104,8 @@ class World:
                 timeout=600,
             )
             assert result.returncode == 0, result.stderr
-        return [path.read_bytes() for path in sorted(folder.iterdir())]
+        in_order = sorted(folder.iterdir(), key=lambda path: (len(path.name), path.name))
+        return [path.read_bytes() for path in in_order]
 
 
 def key_of(client: int) -> str:
