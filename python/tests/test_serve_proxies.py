@@ -4,9 +4,7 @@ demand no proxy: where one is not installed they are skipped."""
 
 import http.client
 import json
-import os
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tools
 from serving import Serving
 from test_cli import model  # noqa: F401
 from test_serve import SLOW, _built_with_a_server, clip_model  # noqa: F401
@@ -34,9 +33,7 @@ class Proxy:
     """nginx or caddy on a free port, with a shipped file whose addresses are changed and nothing else."""
 
     def __init__(self, kind, file, servers, folder):
-        path = shutil.which(kind, path="/usr/sbin:/usr/local/sbin:" + os.environ["PATH"])
-        if path is None:
-            pytest.skip(f"{kind} is not installed")
+        path = tools.proxy(kind)
         self.port = free_port()
         text = (FILES / file).read_text()
         for own, theirs in zip(

@@ -109,6 +109,12 @@ def firefox():
     return importlib.import_module("marionette_driver"), path
 
 
+def proxy(name: str) -> str:
+    """The path of nginx or caddy; demanded no more than a browser."""
+    places = f"/usr/sbin:/usr/local/sbin:{os.environ['PATH']}"
+    return shutil.which(name, path=places) or pytest.skip(f"{name} is not installed")
+
+
 def axe():
     """The checker of accessibility, for a page of Playwright's; no more demanded than the browser."""
     if importlib.util.find_spec("axe_core_python") is None:
