@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build kernels demo compare test test-all check-headers gpu-test bench format format-check asan install clean
+.PHONY: help setup library program build kernels demo compare test test-all serve-test check-headers gpu-test bench format format-check asan serve-sanitize install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ test: setup ## everything CI runs; ends with the totals
 test-all: setup ## plus the long tests: fuzzing for minutes, every file compiled alone, `pip install .`
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 POM_KILLS=$${POM_KILLS:-60} $(PYTHON) tests/run.py --all
 
+# For instance ROWS="slow cuts" SOAK=3600.
+serve-test: program ## what the server is held to, with all its numbers and controls, and a report; ROWS="row ..." SOAK=seconds
+	@$(PYTHON) tests/serve.py $(ROWS) $(if $(SOAK),--soak $(SOAK))
+
 # For instance TORCH="path/to/torch-2.11/torch path/to/torch-2.13/torch", packages of the oldest and the newest.
 check-headers: setup ## whether every header and source compiles alone, with the torch of .venv or those of TORCH="folder ..."
 	@$(PYTHON) tests/headers.py $(foreach torch,$(TORCH),--torch $(torch))
@@ -79,6 +83,9 @@ format-check: setup ## whether they are formatted
 
 asan: setup ## the C++ tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) tests/run.py --preset asan build c++
+
+serve-sanitize: setup ## the C++ tests of the server, without torch, under the address, undefined-behaviour and thread sanitizers
+	@$(PYTHON) tests/sanitize.py
 
 install: program ## the program, the library, its headers and find_package(pom), into PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX)

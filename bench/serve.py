@@ -4,7 +4,8 @@
     python bench/serve.py --device cuda        # 64 requests of 64 clients, joined, against one batch of 64
 
 Both make the same images (same classes, seeds and settings), in turns; what counts of `pom sample` is the
-time of its sampling alone, without its start. Then the lag of a live stream's frames, and its rate.
+time of its sampling alone, without its start. Then the lag of a live stream's frames, and its rate; and what
+ten viewers cost it: the time of a block with one and with ten, in turns.
 """
 
 import argparse
@@ -88,6 +89,43 @@ def live(port, name, frames):
     return statistics.median(lags) * 1e3, (frames - 1) / seconds, state["rate"], state["fps"]
 
 
+def get(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def watch(port, stream, end, lags):
+    """A viewer who reads all until the time is over."""
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port}/pom/v1/streams/{stream}/frames", timeout=60
+    ) as body:
+        while time.monotonic() < end:
+            size, _, micros, _ = struct.unpack("<IIQI", body.read(20))
+            body.read(size)
+            lags.append(time.time() - micros / 1e6)
+
+
+def viewers(port, name, many, rounds, seconds):
+    """Milliseconds of a block with one viewer and with many, and the lags of the many."""
+    prompt = "a red circle drifts to the right over blue"
+    stream = post(port, "/pom/v1/streams", {"model": name, "prompt": prompt, "seed": 5})
+    blocks, lags = {1: [], many: []}, {1: [], many: []}
+    for _ in range(rounds):
+        for count in (1, many):
+            end = time.monotonic() + seconds
+            with concurrent.futures.ThreadPoolExecutor(count) as pool:
+                watching = [pool.submit(watch, port, stream["id"], end, lags[count]) for _ in range(count)]
+                time.sleep(seconds / 2)  # the rate is that of the last dozen blocks
+                while time.monotonic() < end:
+                    state = get(port, f"/pom/v1/streams/{stream['id']}")
+                    blocks[count].append(1e3 * state["block_frames"] / state["rate"])
+                    time.sleep(0.25)
+                for each in watching:
+                    each.result()
+    one, ten = (statistics.median(blocks[count]) for count in (1, many))
+    return one, ten, sorted(lags[many])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default=str(ROOT / "build/release"))
@@ -98,6 +136,8 @@ def main():
     parser.add_argument("--clients", type=int, help="who ask for them at once (default: 8, on a GPU 64)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--frames", type=int, default=80)
+    parser.add_argument("--viewers", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=12, help="of one viewer, then of all, each round")
     options = parser.parse_args()
     gpu = options.device != "cpu"
     options.count = options.count or (64 if gpu else 16)
@@ -128,6 +168,18 @@ def main():
         lag, shown, made, fps = live(port, Path(options.clips).name, options.frames)
         print(f"\nlive: lag {lag:.1f} ms (goal 50), {shown:.2f} frames/s shown,", end=" ")
         print(f"{made:.1f} could be made, of {fps:g}")
+        one, ten, lags = viewers(
+            port, Path(options.clips).name, options.viewers, options.rounds, options.seconds
+        )
+        print("\n| viewers | a block, ms | cost | goal | lag, median ms | lag, 99 of 100, ms | goal |")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        print(f"| 1 | {one:.1f} | | | | | |")
+        late = lags[int(0.99 * len(lags))]
+        cost = f"{100 * (ten / one - 1):.1f} %"
+        median = statistics.median(lags)
+        print(
+            f"| {options.viewers} | {ten:.1f} | {cost} | 10 % | {1e3 * median:.1f} | {1e3 * late:.1f} | 50 |"
+        )
     finally:
         server.terminate()
         server.wait(timeout=60)

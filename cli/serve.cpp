@@ -1,5 +1,6 @@
 // `pom serve`: models behind HTTP, until it is stopped.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -301,6 +302,8 @@ int run(const ServeFlags& flags) {
     return backends;
   });
   for (const std::string& address : server.addresses()) print(address);
+  if (const char* tests = std::getenv("POM_FAILPOINT"); tests != nullptr && *tests != '\0')
+    say("pom serve: POM_FAILPOINT is set, which switches protections off: for tests alone");
   if (open) say("pom serve: everybody who reaches this address may use it (--insecure)");
   while (!signals.asked().load()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!flags.quiet) say("pom serve: going down; what is under way may end");

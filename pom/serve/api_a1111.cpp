@@ -88,6 +88,7 @@ class A1111 {
   }
 
   void interrupt(const Exchange& exchange) {
+    if (const std::string& body = exchange->request().body; !body.empty()) parse_object(body);
     for (const JobPointer& job : api_.queue().jobs_of(api_.client_of(exchange)))
       if (!job->over() && job->face == "a1111") api_.queue().cancel(job, "interrupted");
     exchange->answer(json_response(Json::object()));

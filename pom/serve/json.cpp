@@ -43,6 +43,8 @@ Json parse_object(std::string_view body) {
     }
     return !deep && !many;
   };
+  // The parser takes a byte 0 for the end of its input, and passes over whatever follows.
+  if (body.find('\0') != std::string_view::npos) throw bad_json("text with a byte 0: " + shown(body));
   Json json;
   try {
     json = Json::parse(body, watch);

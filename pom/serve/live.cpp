@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "pom/base/error.h"
 #include "pom/io/jpeg.h"
@@ -15,6 +19,21 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t blocks_ahead = 2;  // of the clock: more, and a new prompt shows late
 constexpr double share_of_device = 0.7;   // where pictures wait too
+
+// A server that was killed leaves its folder, which has its process's number, to the next one to remove.
+constexpr std::string_view scratch_prefix = "pom-live-";
+
+void remove_stale_scratch(const fs::path& place) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(place, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(scratch_prefix) || entry.is_symlink(ignored)) continue;
+    char* end = nullptr;
+    const long process = std::strtol(name.c_str() + scratch_prefix.size(), &end, 10);
+    if (process > 0 && *end == '-' && ::kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH)
+      fs::remove_all(entry.path(), ignored);
+  }
+}
 
 // On the pool. Pieces of nothing: it cannot be made.
 LiveFrame::Video encoded(const std::shared_ptr<LiveVideo>& video, std::span<const io::Image> images) {
@@ -42,7 +61,9 @@ Live::Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter 
       request_limits_(request_limits),
       hooks_(std::move(hooks)),
       owners_(limits_.state) {
-  std::string name = (fs::temp_directory_path() / "pom-live-XXXXXX").string();
+  remove_stale_scratch(fs::temp_directory_path());
+  std::string name =
+      (fs::temp_directory_path() / detail::concat(scratch_prefix, ::getpid(), "-XXXXXX")).string();
   check(::mkdtemp(name.data()) != nullptr, "serve: expected to make a folder in ",
         fs::temp_directory_path().string());
   scratch_ = name;

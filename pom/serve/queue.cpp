@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "pom/base/error.h"
+#include "pom/base/failpoint.h"
 #include "pom/generate/metadata.h"
 #include "pom/serve/batch_size.h"
 
@@ -67,10 +68,11 @@ void Queue::check_limits(const generate::Job& job, std::size_t model) const {
   if (job.frames > limits_.frames) throw too_much("frames", "--most-frames", limits_.frames, job.frames);
   if (const auto seconds = seconds_of(model, backend().macs(model, job));
       seconds && *seconds > limits_.seconds)
-    throw ApiError(400, "too_expensive",
-                   detail::concat("expected work of at most ", limits_.seconds,
-                                  " s (pom serve --most-seconds), got ", std::round(*seconds), " s"),
-                   "steps");
+    throw ApiError(
+        400, "too_expensive",
+        detail::concat("expected work of at most ", limits_.seconds, " s (pom serve --most-seconds), got ",
+                       std::round(*seconds * 100) / 100, " s"),
+        "steps");
 }
 
 // What does not fit alone never will; what does not fit beside the streams may later.
@@ -195,7 +197,10 @@ std::vector<Queue::Client*> Queue::by_turn() {
   std::vector<Client*> clients;
   for (auto& [name, client] : clients_)
     if (!client.jobs.empty()) clients.push_back(&client);
-  std::ranges::stable_sort(clients, {}, [](const Client* client) { return client->had; });
+  if (failpoint_is_set("serve.turns"))  // the newest first, for a test that sees the difference
+    std::ranges::sort(clients, std::greater(), [](const Client* c) { return c->jobs.back()->number; });
+  else
+    std::ranges::stable_sort(clients, {}, [](const Client* client) { return client->had; });
   return clients;
 }
 
@@ -403,6 +408,7 @@ void Queue::finish(ServedJob& job, JobState state) {
   forget_old();
   if (job.reproduces) job.reproduces->expected = {};
   if (listener_.on_change) listener_.on_change(job);
+  if (failpoint_is_set("serve.forget")) return;  // for a test that sees the difference
   // Whoever asks later is told of pictures, whose bytes are kept elsewhere, and only so many.
   for (JobItem& item : job.items) {
     if (!item.picture || !item.picture->bytes) continue;
@@ -413,7 +419,7 @@ void Queue::finish(ServedJob& job, JobState state) {
 }
 
 void Queue::forget_old() {
-  while (over_.size() > limits_.kept_jobs) {
+  while (over_.size() > limits_.kept_jobs && !failpoint_is_set("serve.forget")) {
     jobs_.erase(over_.front()->id);
     over_.erase(over_.begin());
   }

@@ -8,6 +8,7 @@
 
 #include "pom/base/build_info.h"
 #include "pom/base/error.h"
+#include "pom/base/failpoint.h"
 #include "pom/base/shown.h"
 #include "pom/net/forwarded.h"
 #include "pom/serve/api.h"
@@ -134,6 +135,11 @@ struct Server::Impl {
     };
     http_options.head_time = ms(options.head_seconds), http_options.body_time = ms(options.body_seconds);
     http_options.idle_time = ms(options.idle_seconds), http_options.write_time = ms(options.write_seconds);
+    if (failpoint_is_set("serve.deadlines")) {  // for a test that sees the difference
+      http_options.head_time = http_options.body_time = http_options.idle_time = http_options.write_time =
+          std::chrono::hours(1);
+      http_options.body_rate = 0;
+    }
     http_options.connections = options.connections;
     http_options.on_answer = [this](const net::HttpRequest& request, int status, std::uint64_t bytes,
                                     double seconds) { answered(request, status, bytes, seconds); };

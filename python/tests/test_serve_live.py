@@ -274,3 +274,17 @@ def test_as_many_streams_as_are_allowed(clip_model):  # noqa: F811
         assert (refused.status, refused.error["code"]) == (503, "queue_full")
         server.ask("DELETE", f"/pom/v1/streams/{first['id']}")
         assert opened(server, "a star")
+
+
+def test_a_killed_server_leaves_nothing_for_good(model, clip_model, tmp_path):  # noqa: F811
+    env = {"TMPDIR": tmp_path}
+    (tmp_path / "pom-live-of-somebody").mkdir()
+    with Serving(model, clip_model, env=env) as server:
+        next(server.frames(opened(server, "a star")))
+        own = set(tmp_path.iterdir())
+        assert len(own) == 2
+    assert set(tmp_path.iterdir()) == own  # it was killed
+    with Serving(model, env=env) as first, Serving(model, env=env):
+        assert len(set(tmp_path.iterdir()) - own) == 2 and len(list(tmp_path.iterdir())) == 3
+        assert first.stop() == 0
+        assert len(list(tmp_path.iterdir())) == 2

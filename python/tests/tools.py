@@ -100,6 +100,21 @@ def chromium():
     return importlib.import_module("playwright.sync_api"), path
 
 
+def firefox():
+    """The package that drives Firefox (marionette_driver) and the path of the system's; demanded no more."""
+    found, path = importlib.util.find_spec("marionette_driver"), shutil.which("firefox-esr")
+    if found is None or path is None:
+        pytest.skip("marionette_driver (pip) and firefox-esr are not both installed", allow_module_level=True)
+    importlib.import_module("marionette_driver.marionette")
+    return importlib.import_module("marionette_driver"), path
+
+
+def proxy(name: str) -> str:
+    """The path of nginx or caddy; demanded no more than a browser."""
+    places = f"/usr/sbin:/usr/local/sbin:{os.environ['PATH']}"
+    return shutil.which(name, path=places) or pytest.skip(f"{name} is not installed")
+
+
 def axe():
     """The checker of accessibility, for a page of Playwright's; no more demanded than the browser."""
     if importlib.util.find_spec("axe_core_python") is None:

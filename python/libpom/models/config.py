@@ -203,8 +203,8 @@ def variant(name: str, where: str = "network: ") -> NetworkConfig:
 @dataclass(frozen=True)
 class DiffusionConfig:
     """What the network was trained to predict: of `path` "flow" ε - x0 where x_t = (1 - t) x0 + t ε, of
-    "flow-x0" x0 of the same mixture, of "epsilon" ε where x_t = √(1 - v) x0 + √v ε and v(t) is the `variance`; "ddpm-linear" is that of DDPM's
-    thousand steps, of which t = n / 1000 is number n - 1."""
+    "flow-x0" x0 of the same mixture, of "epsilon" ε where x_t = √(1 - v) x0 + √v ε and v(t) is the
+    `variance`; "ddpm-linear" is that of DDPM's thousand steps, of which t = n / 1000 is number n - 1."""
 
     path: Literal["flow", "epsilon", "flow-x0"] = declared("flow")
     variance: Literal["linear", "sine", "cosine", "sigmoid", "ddpm-linear"] = declared("linear")

@@ -4,3 +4,6 @@
 namespace at {
 class Tensor {};
 }  // namespace at
+namespace c10 {
+enum class DeviceType : signed char;
+}  // namespace c10
