@@ -36,7 +36,7 @@ ARCHIVE = WORK / "parsers.a"
 # sources without.
 ROOMS = ["base", "io", "net", "serve"]
 WRITERS = """
-clip clip_encode clip_folder clip_gif clip_sink clip_y4m events font http_server palette sheet yuv
+clip clip_encode clip_folder clip_gif clip_sink clip_y4m events http_server palette yuv
 clip_file engine_backend openapi page server
 """
 PARSERS = """

@@ -30,7 +30,7 @@ class Still : public serve::LiveSource {
     const pom::io::Image image = pom::io::make_image("fuzz", 2, 2, 3);
     return {.item = 0, .first = 2 * blocks_++, .images = {image, image}, .last = false};
   }
-  bool save(const std::filesystem::path&) const override { return true; }
+  bool save(const std::filesystem::path&, const generate::BesideStream&) const override { return true; }
 
  private:
   std::int64_t blocks_ = 0;
@@ -63,7 +63,14 @@ class Nothing : public serve::Backend {
     return static_cast<double>(*job.first().steps);
   }
   std::int64_t good_batch(std::size_t, const generate::Job&) const override { return 4; }
-  std::vector<pom::io::TextEntry> text_of(std::size_t, const generate::Request&) const override { return {}; }
+  std::int64_t memory(std::size_t, const generate::Job& job, std::int64_t items) const override {
+    return items * *job.first().width * *job.first().height;
+  }
+  double measure(std::size_t) override { return 0; }
+  std::vector<pom::io::TextEntry> text_of(std::size_t, const generate::Request&,
+                                          std::int64_t) const override {
+    return {};
+  }
   generate::Request defaults(std::size_t) const override {
     generate::Request request;
     request.steps = 20;

@@ -23,7 +23,7 @@ class Blank : public LiveSource {
     const io::Image image = io::make_image("test", 4, 4, 3);
     return {.item = 0, .first = 2 * blocks_++, .images = {image, image}, .last = false};
   }
-  bool save(const std::filesystem::path&) const override { return true; }
+  bool save(const std::filesystem::path&, const generate::BesideStream&) const override { return true; }
 
  private:
   std::string told_;
