@@ -297,7 +297,8 @@ void Runner::start(Workers& workers, const Cell& cell) {
   check_time();
   std::vector<std::string> words = options_.again;
   words.insert(words.end(), {"--only", name_of(cell)});
-  if (options_.minutes > 0) words.insert(words.end(), {"--minutes", std::to_string(seconds_left() / 60)});
+  if (options_.minutes > 0)
+    words.insert(words.end(), {"--minutes", std::to_string(std::max(0.001, seconds_left() / 60))});
   remark(name_of(cell) + ": training");
   workers.start(name_of(cell), std::move(words));
 }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -21,12 +22,14 @@ constexpr auto pause_between_looks = std::chrono::milliseconds(20);
 constexpr int not_started = 127;
 
 // In the new process, where nothing but system calls is allowed. Results go nowhere: files are what counts.
-[[noreturn]] void become(char* const* words, pid_t parent) {
+[[noreturn]] void become(char* const* words, pid_t parent, const sigset_t& signals) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(not_started);  // it ended before it could be asked
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (nowhere >= 0) ::dup2(nowhere, 0), ::dup2(nowhere, 1);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::execv(words[0], words);
   ::_exit(not_started);
 }
@@ -41,7 +44,10 @@ std::vector<std::string> this_program() {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
   check(!error, "--jobs: /proc/self/exe: ", error.message());
-  if (file.filename().string().starts_with("python")) return {file.string(), "-m", "libpom"};
+  if (file.filename().string().starts_with("python")) {  // which may be that of a virtual environment
+    const char* own = std::getenv("LIBPOM_PYTHON");
+    return {own ? std::string(own) : file.string(), "-m", "libpom"};
+  }
   return {file.string()};
 }
 
@@ -54,9 +60,13 @@ void Workers::start(const std::string& name, std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // none is lost between the handler here and the one there
   const pid_t parent = ::getpid(), id = ::fork();
+  if (id == 0) become(arguments.data(), parent, before);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   check(id >= 0, "--jobs: another process cannot be started: ", std::strerror(errno));
-  if (id == 0) become(arguments.data(), parent);
   running_.push_back({id, name});
 }
 

@@ -182,7 +182,8 @@ struct HttpServer::Impl final : ConnectionHost {
     notice_vanished_peer(socket.native_handle());
     const asio::ip::address address = plain_address(peer.address());
     const std::string client = address.to_string();
-    admit(Connection::Socket(std::move(socket)), client, address.is_loopback() ? std::string() : client);
+    const bool many = address.is_loopback() || (options.many_behind && options.many_behind(client));
+    admit(Connection::Socket(std::move(socket)), client, many ? std::string() : client);
   }
 
   void admit(Local::socket socket) { admit(Connection::Socket(std::move(socket)), "unix", {}); }

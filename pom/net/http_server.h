@@ -64,6 +64,8 @@ struct ServerOptions {
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> refuse = {};
   // Who a client is, where that is not the address it came from (forwarded.h); called first of all.
   std::function<std::string(const HttpRequest& head, const std::string& peer)> client_of = {};
+  // Addresses from which many clients come: they have no limit of connections of their own.
+  std::function<bool(const std::string& address)> many_behind = {};
   // The body of answers that the server gives by itself (400, 408, 413, 417, 431, 500, 501, 503, 505).
   std::function<HttpResponse(int status, std::string_view code, std::string_view message)> error = {};
   // Headers that every answer has, whoever gives it: called before its head is sent.

@@ -56,6 +56,11 @@ class NativeApi {
   }
 
  private:
+  void check_not_draining() const {
+    if (api_.queue().draining())
+      throw ApiError(503, "draining", "the server is going down and takes nothing more");
+  }
+
   static void answer(const Exchange& exchange, const Json& json, int status = 200,
                      const std::string& job = {}) {
     net::HttpResponse response = json_response(json, status);
@@ -318,8 +323,7 @@ class NativeApi {
     for (const char* field : {"frames", "count", "prompt_at"})
       if (object.contains(field))
         throw ApiError(400, "unknown_parameter", detail::concat(field, ": means nothing to a stream"), field);
-    if (api_.queue().draining())
-      throw ApiError(503, "draining", "the server is going down and takes nothing more");
+    check_not_draining();
     generate::Request request = request_of(object, api_.model(model));
     if (!request.steps)
       request.steps = std::min(*api_.queue().backend().defaults(model).steps, most_usual_live_steps);
@@ -369,6 +373,7 @@ class NativeApi {
     answer(exchange, api_.live().json(*stream));
   }
   void fork(const Exchange& exchange, const Captures& captures) {
+    check_not_draining();
     const Live::Pointer stream = stream_of(exchange, captures);
     Json object = exchange->request().body.empty() ? Json::object() : parse_object(exchange->request());
     const std::string prompt = take_text(object, "prompt");

@@ -83,11 +83,20 @@ void take_seconds(Json& object, const ModelInfo& model) {
   object["frames"] = std::max<std::int64_t>(1, std::llround(seconds * std::clamp(rate, 0.0, 1000.0)));
 }
 
-std::vector<std::byte> still_of(const ClipFile& file, bool sheet) {
-  constexpr std::int64_t most_pixels = std::int64_t{1} << 26;
-  const std::vector<io::Image> frames = clip_frames(file, sheet ? most_pixels : 0);
+// The first frame, or a sheet of some that are spread evenly. Nothing where nobody waits for it any more.
+std::vector<std::byte> still_of(const ClipFile& file, const Picture& picture, bool sheet,
+                                const std::function<bool()>& stop) {
+  constexpr std::int64_t most_frames = 64, most_pixels = std::int64_t{1} << 24;
+  const std::int64_t pixels =
+      std::max<std::int64_t>(1, picture.request.width.value_or(1) * picture.request.height.value_or(1));
+  const std::int64_t most = sheet ? std::clamp<std::int64_t>(most_pixels / pixels, 1, most_frames) : 1;
+  const std::int64_t every = std::max<std::int64_t>(1, (picture.frames + most - 1) / most);
+  const std::vector<io::Image> frames = clip_frames(file, every, most, stop);
+  if (frames.empty()) return {};
   constexpr int quality = 92;
-  return io::encode_jpeg(sheet ? io::make_sheet(frames) : io::to_rgb8(frames.front()), quality);
+  io::SheetOptions options;
+  options.scale = 1;
+  return io::encode_jpeg(sheet ? io::make_sheet(frames, options) : io::to_rgb8(frames.front()), quality);
 }
 
 class Videos {
@@ -211,25 +220,43 @@ class Videos {
     exchange->answer(std::move(response));
   }
 
-  // A frame of it, or all of them on a sheet, as JPEG.
+  // A frame of it, or some of them on a sheet, as JPEG. It is not of the queue: one at a time, so that the
+  // threads that write everybody's files are never all at it.
   void give_still(const Exchange& exchange, const PicturePointer& picture, bool sheet) {
-    api_.pool().add([this, exchange, picture, sheet] {
-      net::HttpResponse response;
-      try {
-        const net::Bytes bytes = api_.pictures().read_file(*picture);
-        check(bytes != nullptr, "the video's file is gone");
-        const std::vector<std::byte> jpeg = still_of({*bytes, picture->extension}, sheet);
-        response.headers.set("Content-Type", "image/jpeg");
-        response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
-        response.shared = shared_bytes(jpeg);
-      } catch (const std::exception& error) {
-        response = error_response(404, "not_supported", error.what());
-      }
+    if (io::clip_libraries().empty())
+      throw ApiError(400, "not_supported", "variant: expected video: this server cannot read clips",
+                     "variant");
+    if (stills_->exchange(true)) {
+      ApiError busy(503, "queue_full", "a still of another video is being made");
+      busy.retry_after = 1;
+      throw busy;
+    }
+    api_.pool().add([this, exchange, picture, sheet, stills = stills_] {
+      net::HttpResponse response = still(exchange, *picture, sheet);
+      stills->store(false);
       exchange->answer(std::move(response));
     });
   }
 
+  net::HttpResponse still(const Exchange& exchange, const Picture& picture, bool sheet) const {
+    try {
+      const net::Bytes bytes = api_.pictures().read_file(picture);
+      if (!bytes) return error_response(404, "expired", "the video's file is not kept any more");
+      const std::vector<std::byte> jpeg =
+          still_of({*bytes, picture.extension}, picture, sheet, [&] { return exchange->gone(); });
+      if (jpeg.empty()) return error_response(500, "internal", "the still could not be made");
+      net::HttpResponse response;
+      response.headers.set("Content-Type", "image/jpeg");
+      response.headers.set("Cache-Control", "private, max-age=31536000, immutable");
+      response.shared = shared_bytes(jpeg);
+      return response;
+    } catch (const std::exception&) {
+      return error_response(500, "internal", "the still could not be made");
+    }
+  }
+
   Api& api_;
+  std::shared_ptr<std::atomic<bool>> stills_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace

@@ -28,7 +28,10 @@ std::vector<std::int64_t> parse_batch_sizes(const std::string& text, std::string
   const char* const end = at + text.size();
   bool right = !text.empty();
   while (right && at != end) {
-    if (!sizes.empty() && *at++ != ',') break;
+    if (!sizes.empty() && *at++ != ',') {
+      right = false;
+      break;
+    }
     std::int64_t size = 0;
     const auto [stop, error] = std::from_chars(at, end, size);
     constexpr std::int64_t most = 1024;

@@ -34,18 +34,16 @@ class Scratch {
 
 }  // namespace
 
-std::vector<io::Image> clip_frames(const ClipFile& file, std::int64_t most_pixels) {
+std::vector<io::Image> clip_frames(const ClipFile& file, std::int64_t every, std::int64_t most,
+                                   const std::function<bool()>& stop) {
   const Scratch scratch;
   const fs::path path = scratch.path() / ("clip." + file.extension);
   std::ofstream(path, std::ios::binary) << file.bytes;
   io::ClipReader reader(path);
   std::vector<io::Image> frames;
-  std::int64_t pixels = 0;
-  for (io::Image frame; pixels <= most_pixels && reader.next(frame);) {
-    pixels += std::int64_t{frame.width} * frame.height;
-    frames.push_back(frame);
-  }
-  check(!frames.empty(), "serve: clip: expected frames, got none");
+  std::int64_t number = 0;
+  for (io::Image frame; std::ssize(frames) < most && !stop() && reader.next(frame); ++number)
+    if (number % every == 0) frames.push_back(frame);
   return frames;
 }
 

@@ -35,6 +35,12 @@ void remove_stale_scratch(const fs::path& place) {
   }
 }
 
+// Prompts are in what it holds: a folder that is made here is for nobody else.
+const fs::path& made_private(const fs::path& folder) {
+  if (!folder.empty() && fs::create_directories(folder)) fs::permissions(folder, fs::perms::owner_all);
+  return folder;
+}
+
 // On the pool. Pieces of nothing: it cannot be made.
 LiveFrame::Video encoded(const std::shared_ptr<LiveVideo>& video, std::span<const io::Image> images) {
   try {
@@ -60,7 +66,7 @@ Live::Live(std::vector<Queue::Device> devices, Pool& pool, Post post, PostAfter 
       limits_(limits),
       request_limits_(request_limits),
       hooks_(std::move(hooks)),
-      owners_(limits_.state) {
+      owners_(made_private(limits_.state)) {
   remove_stale_scratch(fs::temp_directory_path());
   std::string name =
       (fs::temp_directory_path() / detail::concat(scratch_prefix, ::getpid(), "-XXXXXX")).string();
@@ -211,7 +217,12 @@ void Live::close(LiveStream& stream, StreamState state) {
   forget_old();
 }
 
+// Of one that failed, or could not be gone on with, the file goes too.
 void Live::end(LiveStream& stream) {
+  if (stream.over() && keeps_state()) {
+    std::error_code ignored;
+    fs::remove(state_path(stream), ignored);
+  }
   close(stream, StreamState::ended);
 }
 

@@ -163,6 +163,7 @@ void Live::viewers_changed(const Pointer& stream) {
               [this, alive = alive_, stream] {
                 stream->waits_for_end = false;
                 if (!*alive || stream->over() || !stream->viewers.empty()) return;
+                if (stream->suspended != Suspended::no || stream->unwatched == 0) return;
                 if (steady_seconds() - stream->unwatched >= limits_.rest_seconds) end(*stream);
               });
 }

@@ -20,18 +20,26 @@ std::string read_salt(const fs::path& path) {
   std::string salt(32, '\0');
   const ssize_t count = ::read(file.get(), salt.data(), salt.size());
   check(count == std::ssize(salt) && is_id(salt), path.string(),
-        ": expected 32 hexadecimal digits, got something else: remove it, and all becomes everybody's");
+        ": expected 32 hexadecimal digits, got something else: without it, what was made before is nobody's");
   return salt;
 }
 
+// Whole or not at all. On a disk that is full or cannot be written to it is this run's alone: what is made is
+// nobody's after it, and no reason not to start.
 std::string made_salt(const fs::path& path) {
   const std::string salt = random_id();
-  const io::detail::FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  check(file.is_open() && ::write(file.get(), salt.data(), salt.size()) == std::ssize(salt) &&
-            ::fsync(file.get()) == 0,
-        path.string(), ": cannot write");
-  return salt;
+  const fs::path whole = path.string() + "." + salt;
+  {
+    const io::detail::FileDescriptor file(
+        ::open(whole.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    const bool written = file.is_open() &&
+                         ::write(file.get(), salt.data(), salt.size()) == std::ssize(salt) &&
+                         ::fsync(file.get()) == 0;
+    if (written) ::link(whole.c_str(), path.c_str());
+  }
+  ::unlink(whole.c_str());
+  const std::string there = read_salt(path);  // another server may have been the first
+  return there.empty() ? salt : there;
 }
 
 }  // namespace

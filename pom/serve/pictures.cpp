@@ -21,6 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* owners_file = "owners.txt";
+constexpr const char* nobody = "-";            // owner of what no line names
+const std::string everybody(32, '0');          // in a line: what was there before there were owners
+constexpr std::size_t most_lines_gone = 4096;  // lines of pictures that are gone, before they go too
 
 constexpr std::array<std::pair<const char*, const char*>, 3> kinds = {
     {{"png", "image/png"}, {"mp4", "video/mp4"}, {"gif", "image/gif"}}};
@@ -80,9 +83,25 @@ Pictures::Pictures(Options options) : options_(std::move(options)), owners_(opti
   io::remove_temporaries(options_.folder);
   read_folder();
   keep_within();
+  tidy_owners();
 }
 
-// A line for each: the picture's id, the owner's name. What is no such line was not written whole.
+// What it tidies may wait: a disk that is full is no reason not to start.
+void Pictures::tidy_owners() const {
+  const bool first = !fs::exists(options_.folder / owners_file) && !all_.empty();
+  if (!first && lines_ < all_.size() + most_lines_gone) return;
+  std::string lines;
+  for (const auto& [id, picture] : all_)
+    if (picture->owner != nobody)
+      lines += id + " " + (picture->owner.empty() ? everybody : picture->owner) + "\n";
+  try {
+    io::write_file_atomically(options_.folder / owners_file, lines);
+  } catch (const Error&) {
+  }
+}
+
+// A line for each: the picture's id, the owner's name. What is no such line was not written whole, and
+// nothing is glued to it: each begins on a line of its own.
 std::map<std::string, std::string> Pictures::read_owners() const {
   std::map<std::string, std::string> owners;
   std::ifstream file(options_.folder / owners_file);
@@ -103,6 +122,8 @@ void Pictures::keep_within() {
 // Whatever is named as our files are and says what made it. The rest is somebody else's and stays.
 void Pictures::read_folder() {
   const std::map<std::string, std::string> owners = read_owners();
+  const bool known_owners = fs::exists(options_.folder / owners_file);
+  lines_ = owners.size();
   std::vector<std::shared_ptr<Picture>> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder)) {
     const std::string id = entry.path().stem().string(), extension = entry.path().extension().string();
@@ -115,7 +136,10 @@ void Pictures::read_folder() {
       if (::stat(entry.path().c_str(), &status) != 0) continue;
       auto picture = std::make_shared<Picture>();
       picture->id = id, picture->extension = extension.substr(1);
-      if (const auto owner = owners.find(id); owner != owners.end()) picture->owner = owner->second;
+      if (const auto owner = owners.find(id); owner != owners.end())
+        picture->owner = owner->second == everybody ? std::string() : owner->second;
+      else if (known_owners)
+        picture->owner = nobody;
       picture->size = static_cast<std::size_t>(status.st_size);
       picture->created = seconds_of(status.st_mtim);
       picture->model = origin.model, picture->request = origin.request;
@@ -126,11 +150,6 @@ void Pictures::read_folder() {
     }
   }
   std::ranges::sort(found, {}, [](const auto& picture) { return picture->created; });
-  // Lines of pictures that are gone go too.
-  std::string lines;
-  for (const auto& picture : found)
-    if (!picture->owner.empty()) lines += picture->id + " " + picture->owner + "\n";
-  if (!owners.empty()) io::write_file_atomically(options_.folder / owners_file, lines);
   for (auto& picture : found) {
     in_folder_ += picture->size;
     order_.push_back(picture->id);
@@ -222,13 +241,14 @@ std::optional<double> Pictures::expires(const Picture& picture) const {
   return picture.created + options_.seconds;
 }
 
-// Whose it is first: a picture is nobody else's at any time.
+// Whose it is first, on the disk: a picture is nobody else's at any time.
 void Pictures::write_file(const Picture& picture) const {
   if (!has_folder()) return;
-  const std::string line = picture.id + " " + owners_.of(picture.client) + "\n";
+  const std::string line = "\n" + picture.id + " " + owners_.of(picture.client) + "\n";
   const io::detail::FileDescriptor file(::open((options_.folder / owners_file).c_str(),
                                                O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  check(file.is_open() && ::write(file.get(), line.data(), line.size()) == std::ssize(line),
+  check(file.is_open() && ::write(file.get(), line.data(), line.size()) == std::ssize(line) &&
+            ::fdatasync(file.get()) == 0,
         options_.folder.string(), ": cannot write ", owners_file);
   io::write_file_atomically(options_.folder / (picture.id + "." + picture.extension), *picture.bytes);
 }

@@ -89,6 +89,7 @@ class Pictures {
  private:
   void read_folder();
   std::map<std::string, std::string> read_owners() const;
+  void tidy_owners() const;
   void keep_within();
   void drop(const std::string& id);
 
@@ -99,6 +100,7 @@ class Pictures {
   std::map<std::string, std::string> made_;  // key to id
   std::map<std::string, std::string> keys_;  // id to key
   std::size_t held_ = 0, in_folder_ = 0;     // bytes
+  std::size_t lines_ = 0;                    // of owners.txt, when it was read
 };
 
 }  // namespace pom::serve

@@ -247,7 +247,7 @@ bool Queue::gathers(std::size_t device) {
 
 Queue::Size Queue::size_for(std::size_t device, const ServedJob& lead) const {
   const Backend& own = *devices_[device].device.backend;
-  if (lead.job.clip) return {std::ssize(lead.items), false};
+  if (lead.job.clip) return {room(lead.model, lead.job, std::ssize(lead.items)), false};
   const std::vector<std::int64_t> sizes = sizes_for(device, lead);
   if (lead.batch > 0 && std::ranges::find(sizes, lead.batch) != sizes.end()) return {lead.batch, true};
   const std::int64_t good = std::max<std::int64_t>(1, own.good_batch(lead.model, lead.job));

@@ -116,6 +116,8 @@ struct Server::Impl {
     http_options.host = options.host, http_options.port = options.port;
     http_options.refuse = [this](const net::HttpRequest& request) { return refuse(request); };
     if (!proxies.empty())
+      http_options.many_behind = [this](const std::string& address) { return proxies.trusts(address); };
+    if (!proxies.empty())
       http_options.client_of = [this](const net::HttpRequest& request, const std::string& peer) {
         return proxies.client_of(request, peer);
       };

@@ -46,6 +46,7 @@ def program(arguments: list[str]) -> int:
     except Error as error:
         print(error, file=sys.stderr)
         return 1
+    os.environ.setdefault("LIBPOM_PYTHON", sys.executable)  # for processes that it starts
     main = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).pom_main
     words = [b"pom", *(os.fsencode(word) for word in arguments)]
     code = main(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))

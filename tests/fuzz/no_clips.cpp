@@ -34,7 +34,8 @@ BesideStream read_beside(const std::filesystem::path&) {
 
 namespace pom::serve {
 
-std::vector<io::Image> clip_frames(const ClipFile&, std::int64_t) {
+std::vector<io::Image> clip_frames(const ClipFile&, std::int64_t, std::int64_t,
+                                   const std::function<bool()>&) {
   fail("no clips here");
 }
 

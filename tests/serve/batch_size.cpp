@@ -31,7 +31,7 @@ TEST(BatchSize, AFewOnAGpu) {
 TEST(BatchSize, AsFlagsSayThem) {
   EXPECT_EQ(parse_batch_sizes("1,4,16,64", "x"), (Sizes{1, 4, 16, 64}));
   EXPECT_EQ(parse_batch_sizes("8", "x"), (Sizes{8}));
-  for (const char* wrong : {"", ",", "1,", "0,4", "4,1", "1,1", "1 4", "x", "1,2000", "1;4"})
+  for (const char* wrong : {"", ",", "1,", "0,4", "4,1", "1,1", "1 4", "x", "1,2000", "1;4", "1x", "1,4;"})
     EXPECT_THROW(parse_batch_sizes(wrong, "x"), Error) << wrong;
 }
 

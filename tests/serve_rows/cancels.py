@@ -156,6 +156,12 @@ def cuts(world: World) -> list[Measure]:
 
 
 ROWS = [
-    Row("cuts", "500 requests cut at random: head, body, queued, running, answer", cuts, "serve.watch:1"),
+    Row(
+        "cuts",
+        "500 requests cut at random: head, body, queued, running, answer",
+        cuts,
+        "serve.watch:1",
+        ("no job after",),
+    ),
     Row("cancel", "cancel: running, queued, one of four in a batch", cancel),
 ]

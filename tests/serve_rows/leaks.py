@@ -110,6 +110,6 @@ def chunks(world: World) -> list[Measure]:
 
 HOST = "Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 ROWS = [
-    Row("leak", "5,000 requests (⅓ cut, ⅓ wrong) after 200", leak, "serve.forget:1"),
+    Row("leak", "5,000 requests (⅓ cut, ⅓ wrong) after 200", leak, "serve.forget:1", ("memory",)),
     Row("chunks", "100 bodies of 1,000,000 chunks of one byte", chunks),
 ]

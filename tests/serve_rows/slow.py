@@ -101,6 +101,7 @@ ROWS = [
         "slow clients: 200 heads, 200 bodies, 200 that read no stream",
         slow_clients,
         "serve.deadlines:1",
+        ("all 600 shed",),
         small=False,
     ),
 ]

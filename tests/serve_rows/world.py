@@ -51,8 +51,9 @@ class Row:
     name: str
     about: str
     run: Callable[["World"], list[Measure]]
-    # What switches the protection off (POM_FAILPOINT): then at least one measure must fail.
+    # What switches the protection off (POM_FAILPOINT), and how measures begin of which one must fail then.
     control: str = ""
+    fails: tuple[str, ...] = ()
     small: bool = True  # it has a size that `make test` can afford
 
 
