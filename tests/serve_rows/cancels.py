@@ -161,7 +161,7 @@ ROWS = [
         "500 requests cut at random: head, body, queued, running, answer",
         cuts,
         "serve.watch:1",
-        ("no job after",),
+        ("no job after", "next answer"),
     ),
     Row("cancel", "cancel: running, queued, one of four in a batch", cancel),
 ]
