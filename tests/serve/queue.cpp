@@ -223,10 +223,20 @@ TEST_F(QueueTest, AFreeGpuLetsABurstComeIn) {
   backend_.step(1000);
   for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
   EXPECT_EQ(backend_.batches[0], (Names{"a 1", "a 2", "a 3", "a 1"}));
-  for (int i = 4; i <= 7; ++i) jobs.push_back(submit("b", i));  // a full batch waits for nothing
-  EXPECT_EQ(jobs.back()->state, JobState::running);
+}
+
+TEST_F(QueueTest, AFullBatchWaitsForNothing) {
+  backend_.name = "cuda:0", backend_.batch = 4;
+  limits_.batch_sizes = {1, 4}, limits_.gather = 100;
+  std::vector<std::function<void()>> later;
+  queue().set_timer([&](std::chrono::milliseconds, std::function<void()> call) { later.push_back(call); });
+  std::vector<JobPointer> jobs;
+  for (int i = 1; i <= 3; ++i) jobs.push_back(submit("a", i));
+  EXPECT_EQ(jobs.back()->state, JobState::queued);
+  jobs.push_back(submit("b", 4));
+  for (const JobPointer& job : jobs) EXPECT_EQ(job->state, JobState::running);
   backend_.step(1000);
-  ASSERT_TRUE(over(jobs.back()));
+  for (const JobPointer& job : jobs) ASSERT_TRUE(over(job));
 }
 
 TEST_F(QueueTest, BatchesOfFixedSizes) {
