@@ -102,7 +102,7 @@ def test_results_for_programs(degrees):
         assert [run["seed"] for run in row["runs"]] == [1, 2]
         values = [run["frechet"] for run in row["runs"]]
         assert row["means"]["frechet"]["mean"] == pytest.approx(sum(values) / 2)
-        judged = json.loads((folder / row["name"] / "seed-1" / "judged-default.json").read_text())
+        judged = json.loads((folder / row["name"] / "seed-1" / "judged-usual.json").read_text())
         assert judged["scores"]["frechet"] == row["runs"][0]["frechet"]
     one, two = ([run["frechet"] for run in row["runs"]] for row in results["rows"][:2])
     differences = [a - b for a, b in zip(one, two, strict=True)]
