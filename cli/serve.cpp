@@ -186,15 +186,14 @@ struct ServeFlags {
                 .value = "N,N",
                 .group = work},
           batch_sizes);
-    visit(
-        Field{.name = "gather",
-              .help = "milliseconds that a free GPU waits for more of the same kind at most, while they keep "
-                      "coming (default: 30)",
-              .value = "MS",
-              .group = work,
-              .least = 0,
-              .most = 10000},
-        gather);
+    visit(Field{.name = "gather",
+                .help = "milliseconds that a free GPU waits for more of the same kind at most, while they "
+                        "keep coming",
+                .value = "MS",
+                .group = work,
+                .least = 0,
+                .most = 10000},
+          gather);
     visit(Field{.name = "dtype",
                 .help = "dtype of all networks (default: each model's own)",
                 .value = "NAME",

@@ -74,7 +74,7 @@ struct ExperimentFlags {
                 .most = 1e6},
           minutes);
     visit(Field{.name = "jobs",
-                .help = "trainings at the same time, each a process of its own (default: 1)",
+                .help = "trainings at the same time, each a process of its own",
                 .value = "N",
                 .group = work,
                 .least = 1,

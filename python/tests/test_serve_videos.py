@@ -7,9 +7,9 @@ import time
 import pytest
 from PIL import Image
 
-from serving import Serving
 from test_cli import model, pom  # noqa: F401
 from test_serve import _built_with_a_server, clip_model  # noqa: F401
+from test_serve_clients import client, server  # noqa: F401
 from tools import referee
 
 # The client calls its own interface deprecated.
@@ -19,18 +19,6 @@ KEYS = {
     *["id", "object", "model", "status", "progress", "created_at", "completed_at", "expires_at", "prompt"],
     *["size", "seconds", "remixed_from_video_id", "error"],
 }
-
-
-@pytest.fixture(scope="module")
-def server(model, clip_model):  # noqa: F811
-    with Serving(model, clip_model) as serving:
-        yield serving
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    openai = referee("openai")
-    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
 
 
 def test_create_and_poll_and_download(client, clip_model, tmp_path):  # noqa: F811
@@ -58,7 +46,7 @@ def test_create_and_poll_and_download(client, clip_model, tmp_path):  # noqa: F8
     assert sheet.width * sheet.height > frames * width * height
 
 
-def test_all_keys_are_there(server):
+def test_all_keys_are_there(server):  # noqa: F811
     made = server.post("/v1/videos", {"prompt": "a star", "seconds": 0.5, "size": "16x8", "steps": 2})
     assert made.status == 200 and set(made.json) >= KEYS, made.body
     assert made.json["size"] == "16x8" and made.json["id"].startswith("video_")
@@ -67,7 +55,7 @@ def test_all_keys_are_there(server):
     assert job["items"][0]["subject"] == "a star"
 
 
-def test_list_and_delete(client):
+def test_list_and_delete(client):  # noqa: F811
     made = [client.videos.create(prompt="blue", extra_body={"frames": 4, "seed": i}).id for i in range(3)]
     page = client.videos.list(limit=2)
     assert [v.id for v in page.data] == made[:0:-1] and page.has_more
@@ -83,7 +71,7 @@ def test_list_and_delete(client):
             ask(made[0])
 
 
-def test_delete_cancels(client, server):
+def test_delete_cancels(client, server):  # noqa: F811
     slow = {"frames": 400, "steps": 250}
     video = client.videos.create(prompt="a star", extra_body=slow)
     openai = referee("openai")
@@ -117,7 +105,7 @@ def test_delete_cancels(client, server):
     ],
     ids=range(13),
 )
-def test_mistakes(client, words, status, code, param):
+def test_mistakes(client, words, status, code, param):  # noqa: F811
     openai = referee("openai")
     with pytest.raises(openai.APIStatusError) as refused:
         client.videos.create(prompt="a star", **words)
@@ -127,7 +115,7 @@ def test_mistakes(client, words, status, code, param):
         assert "steps" in error.message
 
 
-def test_what_no_model_here_can_do(client, server):
+def test_what_no_model_here_can_do(client, server):  # noqa: F811
     openai = referee("openai")
     with pytest.raises(openai.NotFoundError) as refused:
         client.videos.remix("video_" + "0" * 32, prompt="blue")
@@ -139,7 +127,7 @@ def test_what_no_model_here_can_do(client, server):
     assert server.post("/v1/videos", b"x", headers={"Content-Type": "text/plain"}).status == 415
 
 
-def test_pages_of_others_start_no_video(server):
+def test_pages_of_others_start_no_video(server):  # noqa: F811
     form = b'--x\r\nContent-Disposition: form-data; name="prompt"\r\n\r\na star\r\n--x--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     foreign = server.post("/v1/videos", form, headers=headers | {"Origin": "https://example.org"})
@@ -147,7 +135,7 @@ def test_pages_of_others_start_no_video(server):
     assert server.post("/v1/videos", form, headers=headers).status == 200
 
 
-def test_the_document_has_them(server):
+def test_the_document_has_them(server):  # noqa: F811
     paths = server.get("/openapi.json").json["paths"]
     assert set(paths["/v1/videos"]) == {"get", "post"}
     body = paths["/v1/videos"]["post"]["requestBody"]["content"]
