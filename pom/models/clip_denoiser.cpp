@@ -1,20 +1,22 @@
 // Denoiser of networks that make clips from text: V-DiPoM and its baseline V-DiT. A block of a clip sees
 // itself and the blocks before it, of which only the mixers' states are kept (of attention: its keys and
-// values). Every evaluation of a block has states of its own, one for each layer: at its evaluation i a block
-// sees what those before it were at theirs. Blocks that are evaluated together are rows of one batch: R = B
-// or 2B sequences, n blocks of each, K tokens of a block.
+// values). Every evaluation of a block has states of its own: at its evaluation i a block sees what those
+// before it were at theirs (clip_past.h). Blocks that are evaluated together are rows of one batch: R = B or
+// 2B sequences, n blocks of each, K tokens of a block.
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
+#include "pom/models/clip_past.h"
 #include "pom/models/denoiser_core.h"
 #include "pom/models/vdipom.h"
 #include "pom/nn/embeddings.h"
 #include "pom/ops/block/training.h"
+#include "pom/ops/cuda/graphs.h"
 #include "pom/ops/sequence.h"
-#include "pom/ops/state.h"
 
 namespace pom::models {
 namespace {
@@ -46,16 +48,23 @@ ClipLayer take_clip_layer(WeightReader& weights, const NetworkConfig& config, st
   return layer;
 }
 
-// What a layer reads of the texts in one evaluation: a row for each sequence, or for each block of it.
-struct LayerText {
-  at::Tensor context;             // (rows, kD), the mixer's mean over the text; or
-  at::Tensor keys, values, mask;  // (rows, L, d) twice and (rows, 1, 1, L), of attention
+// What the layers read of the texts in one evaluation: a row for each sequence, or for each block of it.
+struct TextKeys {                 // of attention
+  at::Tensor keys, values, mask;  // (rows, L, d) twice and (rows, 1, 1, L)
+};
+struct TextRead {
+  at::Tensor means;            // (depth, rows, kD), of mixers; or
+  std::vector<TextKeys> keys;  // of each layer
+  bool defined() const { return means.defined() || !keys.empty(); }
 };
 
-// What a layer keeps of the blocks before, in one evaluation.
-struct LayerPast {
-  ops::MixerState sums;
-  nn::KeyValueCache cache;
+// What an evaluation reads and leaves, beside the patches: with a graph these are buffers.
+struct Evaluated {
+  at::Tensor modulation;  // (1, width): the time alone conditions
+  TextRead text;
+  at::Tensor positions;    // (n K, d)
+  at::Tensor tokens_seen;  // (n, 1): 1e-7 + of how many tokens a block sees the sums
+  ClipPast past, left;
 };
 
 at::Tensor per_block(const at::Tensor& rows, std::int64_t n) {
@@ -100,6 +109,11 @@ class ClipDenoiser final : public Denoiser {
     for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_clip_layer(reader, c, i));
     table_.emplace(reader, c, parts, kGates, stream_);
     out_proj_ = reader.dense("out_proj");
+    std::vector<std::int64_t> with_past = layers_with_past(c);
+    place_.assign(static_cast<std::size_t>(c.depth), -1);
+    for (std::size_t i = 0; i < with_past.size(); ++i)
+      place_[static_cast<std::size_t>(with_past[i])] = static_cast<std::int64_t>(i);
+    if (!c.attention()) graphs_ = ops::cuda::graphs_on(stream_.device());
   }
 
   const NetworkConfig& config() const override { return config_; }
@@ -113,6 +127,9 @@ class ClipDenoiser final : public Denoiser {
     check(!config_.needs_length() || plan.blocks >= 1,
           "Denoiser: blocks: expected how many the clip will have, since its time code is relative, got ",
           plan.blocks);
+    if (plan.batch != batch_ || plan.height / config_.patch != rows_ ||
+        plan.width / config_.patch != columns_)
+      drop_buffers();
     clip_blocks_ = plan.blocks;
     ranks_ = plan.ranks;
     batch_ = plan.batch, evaluations_ = plan.evaluations;
@@ -171,7 +188,7 @@ class ClipDenoiser final : public Denoiser {
 
   void advance() override {
     for (std::int64_t i = 0; i < count(); ++i)
-      check(!pending_[static_cast<std::size_t>(i)].past.empty(), "Denoiser: advance: expected all ", count(),
+      check(pending_[static_cast<std::size_t>(i)].past.defined(), "Denoiser: advance: expected all ", count(),
             " evaluations of the block, and number ", i, " is missing");
     const std::int64_t n = pending_.front().blocks;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
@@ -199,52 +216,31 @@ class ClipDenoiser final : public Denoiser {
       all["away_text"] = last(told_.away_text, 3);
       all["away_mask"] = last(told_.away_mask, 2).to(at::kByte);
     }
-    for (std::int64_t i = 0; i < count() && block_ > 0; ++i) {
-      const auto stacked = [&](auto&& of) {
-        std::vector<at::Tensor> each;
-        for (const std::size_t l : layers_with_past())
-          each.push_back(of(past_[static_cast<std::size_t>(i)][l]));
-        return at::stack(each);
-      };
-      const std::string number = pom::detail::concat(".", i);
-      if (config_.attention()) {
-        all["keys" + number] = stacked([](const LayerPast& layer) { return layer.cache.keys(); });
-        all["values" + number] = stacked([](const LayerPast& layer) { return layer.cache.values(); });
-      } else {
-        all["sums" + number] = stacked([](const LayerPast& layer) { return layer.sums.sums(); });
-      }
-    }
-    if (!config_.attention() && block_ > 0) all["counts"] = past_[0][0].sums.counts()[0];
+    for (std::int64_t i = 0; i < count() && block_ > 0; ++i)
+      add_state(all, i, past_[static_cast<std::size_t>(i)], config_, block_, rows_ * columns_);
     return all;
   }
 
   void set_state(const std::map<std::string, at::Tensor>& all) override {
     const at::NoGradGuard no_gradients;
     check(batch_ > 0, "Denoiser: set_state: expected a plan before, got none");
-    const auto find = [&](const std::string& name) -> const at::Tensor& {
-      const auto found = all.find(name);
-      check(found != all.end(), "Denoiser: state: expected a tensor \"", name, "\", got none");
-      return found->second;
-    };
-    const at::Tensor& number = find("block");
+    const at::Tensor& number = state_tensor(all, "block");
     check(number.numel() == 1 && number.scalar_type() == at::kLong, "Denoiser: state: block: expected ",
           "one int64, got ", number.scalar_type(), " of shape ", number.sizes());
     const std::int64_t passed = number.item<std::int64_t>();
     check(passed >= 0 && passed <= kMostBlocks, "Denoiser: state: block: expected 0 to ", kMostBlocks,
           ", got ", passed);
-    Condition condition{.text = find("text"), .mask = find("mask").to(at::kBool)};
-    if (all.contains("away_text"))
-      condition.away_text = find("away_text"), condition.away_mask = find("away_mask").to(at::kBool);
+    Condition condition{.text = state_tensor(all, "text"), .mask = state_tensor(all, "mask").to(at::kBool)};
+    if (all.contains("away_text")) {
+      condition.away_text = state_tensor(all, "away_text");
+      condition.away_mask = state_tensor(all, "away_mask").to(at::kBool);
+    }
     tell(condition);
     start_states();
     block_ = passed;
-    for (std::int64_t i = 0; i < count() && block_ > 0; ++i) {
-      const std::string name = pom::detail::concat(".", i);
-      if (config_.attention())
-        restore_cache(i, find("keys" + name), find("values" + name));
-      else
-        restore_sums(i, find("sums" + name), find("counts"));
-    }
+    for (std::int64_t i = 0; i < count() && block_ > 0; ++i)
+      past_[static_cast<std::size_t>(i)] =
+          past_of_state(all, i, config_, rows_of(i), block_, rows_ * columns_, stream_, dtype_);
   }
 
  private:
@@ -257,28 +253,18 @@ class ClipDenoiser final : public Denoiser {
 
   void start_states() {
     past_.clear();
-    for (std::int64_t i = 0; i < count(); ++i) {
-      std::vector<LayerPast> of_layers;
-      for (std::int64_t l = 0; l < config_.depth; ++l)
-        of_layers.push_back(no_past(rows_of(i), config_.window_of(l)));
-      past_.push_back(std::move(of_layers));
-    }
+    for (std::int64_t i = 0; i < count(); ++i) past_.emplace_back(config_, rows_of(i), stream_);
     pending_.assign(evaluations_.size(), {});
   }
 
-  LayerPast no_past(std::int64_t rows, std::int64_t window) const {
-    LayerPast nothing{.sums = {}, .cache = nn::KeyValueCache(window)};
-    if (!config_.attention())
-      nothing.sums = ops::MixerState::start(rows, config_.features(), at::empty({0}, stream_), window);
-    return nothing;
-  }
-
-  // Those that see other blocks than their own, and so have something to keep.
-  std::vector<std::size_t> layers_with_past() const {
-    std::vector<std::size_t> found;
-    for (std::int64_t l = 0; l < config_.depth; ++l)
-      if (!config_.sees_own_alone(l)) found.push_back(static_cast<std::size_t>(l));
-    return found;
+  // (n, 1), of the next n blocks.
+  at::Tensor tokens_seen(std::int64_t n) const {
+    std::vector<double> seen;
+    for (std::int64_t b = block_ + 1; b <= block_ + n; ++b) {
+      const std::int64_t blocks = config_.window > 0 ? std::min(config_.window, b) : b;
+      seen.push_back(1e-7 + static_cast<double>(blocks * rows_ * columns_));
+    }
+    return at::tensor(seen, at::kDouble).to(stream_).unsqueeze(1);
   }
 
   // ---- the text ----
@@ -300,17 +286,26 @@ class ClipDenoiser final : public Denoiser {
     return a.sizes() == b.sizes() && at::equal(a, b);
   }
 
-  const std::vector<LayerText>& texts_of(std::int64_t i) {
-    std::vector<LayerText>& now = texts_[static_cast<std::size_t>(i)];
-    if (!now.empty()) return now;
+  const TextRead& texts_of(std::int64_t i) {
+    TextRead& now = texts_[static_cast<std::size_t>(i)];
+    if (now.defined()) return now;
     const at::Tensor m = table_->rows(i);
     const nn::TextContext told = mapped(told_.text, told_.mask);
-    const nn::TextContext away =
-        told_.away_text.defined() ? mapped(told_.away_text, told_.away_mask) : nothing_told();
+    nn::TextContext away;
+    if (rows_of(i) > batch_)
+      away = told_.away_text.defined() ? mapped(told_.away_text, told_.away_mask) : nothing_told();
+    std::vector<at::Tensor> means;
     for (std::int64_t l = 0; l < config_.depth; ++l) {
-      const LayerText with = read(l, told, m);
-      now.push_back(rows_of(i) == batch_ ? with : joined(with, read(l, away, m)));
+      const bool both = rows_of(i) > batch_;
+      if (config_.attention()) {
+        const TextKeys with = keys_of(l, told, m);
+        now.keys.push_back(both ? joined(with, keys_of(l, away, m)) : with);
+      } else {
+        const at::Tensor with = means_of(l, told, m);
+        means.push_back(both ? at::cat({with, means_of(l, away, m).expand_as(with)}) : with);
+      }
     }
+    if (!means.empty()) now.means = at::stack(means);
     return now;
   }
 
@@ -329,27 +324,28 @@ class ClipDenoiser final : public Denoiser {
     return with_no_text(out.view({R, L, config_.dim}), mask.view({R, L}), no_text_);
   }
 
-  LayerText read(std::int64_t l, const nn::TextContext& told, const at::Tensor& row) const {
-    const ClipLayer& layer = layers_[static_cast<std::size_t>(l)];
-    const std::int64_t R = told.tokens.size(0);
-    const at::Tensor m = row.expand({R, row.size(1)}).contiguous();
-    const ops::Modulation modulation = table_->modulation(m, l, scale_text, shift_text);
-    if (config_.attention()) {
-      at::Tensor both = at::empty({R, told.tokens.size(1), 2 * config_.dim}, stream_.dtype(dtype_));
-      ops::modulated_linear(told.tokens, modulation, layer.c_key_value, both);
-      const std::vector<at::Tensor> split = both.chunk(2, -1);
-      return {{}, split[0], split[1], told.keys.unsqueeze(1).unsqueeze(1)};
-    }
+  ops::Modulation reading_of(std::int64_t l, const at::Tensor& row, std::int64_t rows) const {
+    return table_->modulation(row.expand({rows, row.size(1)}), l, scale_text, shift_text);
+  }
+  // (R, kD), what a mixer's queries see of the texts.
+  at::Tensor means_of(std::int64_t l, const nn::TextContext& told, const at::Tensor& row) const {
     const at::Tensor sum =
-        ops::mixer_summary(norm(told.tokens, modulation), layer.c_pom, config_.order, told.keys);
-    return {sum / (told.keys.sum(1, /*keepdim=*/true).to(sum.scalar_type()) + 1e-7), {}, {}, {}};
+        ops::mixer_summary(norm(told.tokens, reading_of(l, row, told.tokens.size(0))),
+                           layers_[static_cast<std::size_t>(l)].c_pom, config_.order, told.keys);
+    return sum / (told.keys.sum(1, /*keepdim=*/true).to(sum.scalar_type()) + 1e-7);
+  }
+  TextKeys keys_of(std::int64_t l, const nn::TextContext& told, const at::Tensor& row) const {
+    const std::int64_t R = told.tokens.size(0);
+    at::Tensor both = at::empty({R, told.tokens.size(1), 2 * config_.dim}, stream_.dtype(dtype_));
+    ops::modulated_linear(told.tokens, reading_of(l, row, R),
+                          layers_[static_cast<std::size_t>(l)].c_key_value, both);
+    const std::vector<at::Tensor> split = both.chunk(2, -1);
+    return {split[0], split[1], told.keys.unsqueeze(1).unsqueeze(1)};
   }
 
   // The rows with text, then those that guidance leads away from, which may be all one. Texts become as long
   // as the longer of both; what is added does not count.
-  LayerText joined(const LayerText& with, const LayerText& away) const {
-    if (!config_.attention())
-      return {at::cat({with.context, away.context.expand_as(with.context)}), {}, {}, {}};
+  TextKeys joined(const TextKeys& with, const TextKeys& away) const {
     const std::int64_t R = with.keys.size(0), L = std::max(with.keys.size(1), away.keys.size(1));
     const auto longer = [&](const at::Tensor& t) {  // (R or 1, L', d) -> (R, L, d)
       return at::constant_pad_nd(t, {0, 0, 0, L - t.size(1)}).expand({R, L, config_.dim});
@@ -357,8 +353,7 @@ class ClipDenoiser final : public Denoiser {
     const auto longer_mask = [&](const at::Tensor& t) {
       return at::constant_pad_nd(t, {0, L - t.size(3)}).expand({R, 1, 1, L});
     };
-    return {{},
-            at::cat({longer(with.keys), longer(away.keys)}),
+    return {at::cat({longer(with.keys), longer(away.keys)}),
             at::cat({longer(with.values), longer(away.values)}),
             at::cat({longer_mask(with.mask), longer_mask(away.mask)})};
   }
@@ -375,18 +370,71 @@ class ClipDenoiser final : public Denoiser {
           clip_blocks_, " blocks that were planned, got ", block_ + all);
     check(told_.text.dim() == 3 || told_.text.size(1) == all, "Denoiser: text: expected one for each of ",
           all, " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
-    const at::Tensor m = table_->rows(i).expand({R * n, table_->width()}).contiguous();
-    const std::vector<LayerText>& told = texts_of(i);
-    at::Tensor tokens = embed(x, n, R > batch_);
-    std::vector<LayerPast> next;
-    for (std::int64_t l = 0; l < config_.depth; ++l) {
-      next.push_back(past_[static_cast<std::size_t>(i)][static_cast<std::size_t>(l)]);
-      run_layer(l, tokens, m, told[static_cast<std::size_t>(l)], next.back(), n);
+    make_buffers(n);
+    patches_.copy_(clip_patchify(x.to(stream_), config_).view_as(patches_));
+    Evaluated now{
+        table_->rows(i), texts_of(i), positions(n), seen_of(n), past_[static_cast<std::size_t>(i)], {}};
+    now.left = now.past.next();
+    if (graphs_ && !split.split())
+      run_graph(now, R, n);
+    else
+      run_network(now, R, n);
+    pending_[static_cast<std::size_t>(i)] = {std::move(now.left), all};
+    const at::Tensor pixels = pixels_.narrow(0, 0, R * n);
+    return clip_unpatchify(pixels.view({R, n * rows_ * columns_, config_.values()}), x.sizes(), config_);
+  }
+
+  void drop_buffers() {
+    if (graphs_) graphs_->drop();
+    patches_ = tokens_ = pixels_ = at::Tensor();
+    buffers_ = {};
+  }
+
+  // What evaluations of n blocks read and write, for as long as there are as many.
+  void make_buffers(std::int64_t n) {
+    const std::int64_t K = rows_ * columns_;
+    if (patches_.defined() && patches_.size(1) == n * K) return;
+    drop_buffers();
+    patches_ = at::empty({batch_, n * K, config_.values()}, stream_);
+    tokens_ = at::empty({2 * batch_ * n, K, config_.dim}, stream_);
+    pixels_ = at::empty({2 * batch_ * n, K, config_.values()}, stream_);
+  }
+
+  // The same work on buffers that stay where they are, which is captured once for each number of rows and
+  // then launched for every evaluation of every block.
+  void run_graph(Evaluated& now, std::int64_t R, std::int64_t n) {
+    const bool both = R > batch_;
+    Evaluated& buffers = buffers_[both];
+    if (!buffers.modulation.defined() || buffers.text.means.sizes() != now.text.means.sizes()) {
+      if (buffers.modulation.defined()) graphs_->drop();
+      buffers = {at::empty_like(now.modulation),
+                 {at::empty_like(now.text.means), {}},
+                 at::empty_like(now.positions),
+                 at::empty_like(now.tokens_seen),
+                 now.past.next(),
+                 now.past.next()};
     }
-    pending_[static_cast<std::size_t>(i)] = {std::move(next), all};
-    at::Tensor pixels = at::empty({R * n, tokens.size(1), config_.values()}, stream_);
-    ops::modulated_linear(tokens, table_->output(m), out_proj_, pixels);
-    return clip_unpatchify(pixels.view({R, n * tokens.size(1), config_.values()}), x.sizes(), config_);
+    buffers.modulation.copy_(now.modulation), buffers.text.means.copy_(now.text.means);
+    buffers.positions.copy_(now.positions), buffers.tokens_seen.copy_(now.tokens_seen);
+    buffers.past.sums.copy_(now.past.sums);
+    graphs_->run(2 * static_cast<int>(ops::path()) + both, [&] { run_network(buffers, R, n); });
+    now.left.sums.copy_(buffers.left.sums);
+  }
+
+  // From the patches to the pixels, and to what is left for the blocks to come.
+  void run_network(Evaluated& e, std::int64_t R, std::int64_t n) {
+    at::Tensor tokens = tokens_.narrow(0, 0, R * n), pixels = pixels_.narrow(0, 0, R * n);
+    embed(e.positions, R > batch_, n);
+    for (std::int64_t l = 0; l < config_.depth; ++l) {
+      if (config_.attention())
+        attend_layer(l, tokens, e, n);
+      else
+        mix_layer(l, tokens, e, n);
+      ops::add_feed_forward(tokens, part_modulation(e, l, scale_2, shift_2, R * n), layer_of(l).up,
+                            layer_of(l).down, gate_of(e, l, gate_2, R * n));
+    }
+    ops::modulated_linear(tokens, table_->output(e.modulation.expand({R * n, table_->width()})), out_proj_,
+                          pixels);
   }
 
   // (n K, d), of the tokens of the n blocks to come.
@@ -403,61 +451,74 @@ class ClipDenoiser final : public Denoiser {
     return positions_;
   }
 
-  at::Tensor embed(const at::Tensor& x, std::int64_t n, bool both) {
-    const std::int64_t K = rows_ * columns_;
-    at::Tensor tokens = at::empty({batch_ * n * K, config_.dim}, stream_);
-    ops::linear_rows(clip_patchify(x.to(stream_), config_).view({batch_ * n * K, -1}), in_conv_, tokens);
-    const at::Tensor placed = tokens.view({batch_, n * K, config_.dim}) + positions(n);
-    return (both ? at::cat({placed, placed}) : placed).view({-1, K, config_.dim});
+  const at::Tensor& seen_of(std::int64_t n) {
+    if (!tokens_seen_.defined() || seen_block_ != block_ || tokens_seen_.size(0) != n)
+      tokens_seen_ = tokens_seen(n), seen_block_ = block_;
+    return tokens_seen_;
+  }
+
+  void embed(const at::Tensor& positions, bool both, std::int64_t n) {
+    const std::int64_t K = rows_ * columns_, d = config_.dim;
+    at::Tensor first = tokens_.narrow(0, 0, batch_ * n), flat = first.view({batch_ * n * K, d});
+    ops::linear_rows(patches_.view({batch_ * n * K, -1}), in_conv_, flat);
+    first.view({batch_, n * K, d}).add_(positions);
+    if (both) tokens_.narrow(0, batch_ * n, batch_ * n).copy_(first);
   }
 
   at::Tensor norm(const at::Tensor& x, const ops::Modulation& modulation) const {
-    return ops::modulated_norm(x, modulation.scale, modulation.shift, modulation.eps).to(dtype_);
+    return ops::modulated_norm(x, modulation.scale.contiguous(), modulation.shift.contiguous(),
+                               modulation.eps)
+        .to(dtype_);
   }
 
-  void run_layer(std::int64_t l, at::Tensor& x, const at::Tensor& m, const LayerText& told, LayerPast& past,
-                 std::int64_t n) const {
-    const ClipLayer& layer = layers_[static_cast<std::size_t>(l)];
-    const ops::Modulation reading = table_->modulation(m, l, scale_x, shift_x);
-    const ops::Modulation mixing = table_->modulation(m, l, scale_1, shift_1);
-    const at::Tensor text_gate = table_->part(m, l, gate_text), gate = table_->part(m, l, gate_1);
-    const std::int64_t repeats = told_.text.dim() == 4 ? 1 : n;
-    if (config_.attention()) {
-      attend_text(layer, x, reading, told, text_gate, repeats);
-      attend_clip(layer, x, mixing, past.cache, gate, n);
-    } else {
-      const at::Tensor context = context_here(told.context, x.size(0) / n, n);
-      x = ops::gated_add(x, ops::mixer_select(norm(x, reading), context, layer.c_pom), text_gate, 0);
-      x = ops::gated_add(x, mix(norm(x, mixing), past.sums, layer.pom, n), gate, 0);
+  const ClipLayer& layer_of(std::int64_t l) const { return layers_[static_cast<std::size_t>(l)]; }
+  ops::Modulation part_modulation(const Evaluated& e, std::int64_t l, int scale, int shift,
+                                  std::int64_t rows) const {
+    return table_->modulation(e.modulation.expand({rows, table_->width()}), l, scale, shift);
+  }
+  at::Tensor gate_of(const Evaluated& e, std::int64_t l, int which, std::int64_t rows) const {
+    return table_->part(e.modulation, l, which).expand({rows, config_.dim});
+  }
+
+  // x (R n, K, d). Rows that share a text, and have one time anyway, are one sequence for it.
+  void mix_layer(std::int64_t l, at::Tensor& x, Evaluated& e, std::int64_t n) const {
+    const ClipLayer& layer = layer_of(l);
+    const at::Tensor told = context_here(e.text.means[l], x.size(0) / n, n);
+    const std::int64_t texts = told.size(0), rows = x.size(0);
+    at::Tensor reading = x.view({texts, -1, config_.dim});
+    ops::add_selection(reading, part_modulation(e, l, scale_x, shift_x, texts), told, layer.c_pom,
+                       gate_of(e, l, gate_text, texts));
+    const ops::Modulation mixing = part_modulation(e, l, scale_1, shift_1, rows);
+    const at::Tensor gate = gate_of(e, l, gate_1, rows);
+    if (tokens_split_.split()) {
+      const at::Tensor mixed = mix_split(norm(x, mixing), config_.window_of(l), layer.pom, n);
+      x.copy_(ops::gated_add(x, mixed, gate.contiguous(), 0));
+      return;
     }
-    ops::add_feed_forward(x, table_->modulation(m, l, scale_2, shift_2), layer.up, layer.down,
-                          table_->part(m, l, gate_2));
+    ops::add_mixer(x, mixing, layer.pom, config_.order, gate,
+                   [&](const at::Tensor& sums) { return seen_means(l, sums, e, n); });
   }
 
-  // (R n, kD) of texts of R items or of all their blocks.
+  // (R n, kD), of texts of R items or of all their blocks: a row for each of those that are here, if they
+  // differ.
   at::Tensor context_here(const at::Tensor& context, std::int64_t R, std::int64_t n) const {
-    if (told_.text.dim() == 3) return per_block(context, n);
+    if (told_.text.dim() == 3) return context;
     return context.unflatten(0, {R, -1}).narrow(1, first_here_, n).flatten(0, 1);
   }
 
-  // y (R n, K, d): a block sees itself and those before it, or all blocks each other.
-  at::Tensor mix(const at::Tensor& y, ops::MixerState& past, const ops::LayerWeights& weights,
-                 std::int64_t n) const {
-    if (tokens_split_.split()) return mix_split(y, past.window(), weights, n);
-    if (n == 1 && config_.block_causal()) return ops::step(y, past, weights, config_.order);
-    const std::int64_t R = y.size(0) / n, K = y.size(1);
-    const at::Tensor sums = ops::mixer_summary(y, weights, config_.order).view({R, n, config_.features()});
-    if (!config_.block_causal()) {
-      const at::Tensor mean = sums.sum(1) / static_cast<double>(n * K);
-      return ops::mixer_select(y, per_block(mean, n), weights);
-    }
-    const at::Tensor tokens = at::full({R}, K, stream_.dtype(at::kLong));
-    std::vector<at::Tensor> means;
-    for (std::int64_t b = 0; b < n; ++b) {
-      past.add(sums.select(1, b), tokens);
-      means.push_back(past.mean());
-    }
-    return ops::mixer_select(y, at::stack(means, 1).flatten(0, 1), weights);
+  // From the sums of blocks (R n, kD) to the means of what each of them sees: itself and those before it, or
+  // all blocks each other.
+  at::Tensor seen_means(std::int64_t l, const at::Tensor& sums, Evaluated& e, std::int64_t n) const {
+    const std::int64_t K = rows_ * columns_;
+    const at::Tensor blocks = sums.view({-1, n, config_.features()});
+    if (!config_.block_causal())
+      return (blocks.sum(1, /*keepdim=*/true) / static_cast<double>(n * K))
+          .expand_as(blocks)
+          .reshape_as(sums);
+    const std::int64_t place = place_[static_cast<std::size_t>(l)];
+    if (place < 0) return sums / (1e-7 + static_cast<double>(K));
+    const at::Tensor seen = seen_sums(e.past.sums[place], blocks, config_.window_of(l), e.left.sums[place]);
+    return (seen / e.tokens_seen).view_as(sums);
   }
 
   // The same of a clip whose other blocks are with other ranks.
@@ -481,12 +542,16 @@ class ClipDenoiser final : public Denoiser {
     return y.is_cuda() ? y.contiguous() : y.to(arithmetic_of(dtype_)).contiguous();
   }
 
-  void attend_text(const ClipLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
-                   const LayerText& told, const at::Tensor& gate, std::int64_t repeats) const {
-    const at::Tensor q = projected(x, modulation, layer.c_query);
+  void attend_layer(std::int64_t l, at::Tensor& x, Evaluated& e, std::int64_t n) const {
+    const ClipLayer& layer = layer_of(l);
+    const std::int64_t rows = x.size(0), repeats = told_.text.dim() == 4 ? 1 : n;
+    const TextKeys& told = e.text.keys[static_cast<std::size_t>(l)];
+    const at::Tensor q = projected(x, part_modulation(e, l, scale_x, shift_x, rows), layer.c_query);
     const at::Tensor answer = nn::attend(q, per_block(told.keys, repeats), per_block(told.values, repeats),
                                          config_.heads, per_block(told.mask, repeats));
-    ops::add_linear(x, ready(answer), layer.c_proj, gate);
+    ops::add_linear(x, ready(answer), layer.c_proj, gate_of(e, l, gate_text, rows));
+    attend_clip(layer, x, part_modulation(e, l, scale_1, shift_1, rows),
+                e.left.caches[static_cast<std::size_t>(l)], gate_of(e, l, gate_1, rows), n);
   }
 
   void attend_clip(const ClipLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
@@ -507,50 +572,9 @@ class ClipDenoiser final : public Denoiser {
     ops::add_linear(x, ready(at::stack(answers, 1)).view(x.sizes()), layer.proj, gate);
   }
 
-  void restore_sums(std::int64_t i, const at::Tensor& sums, const at::Tensor& counts) {
-    const std::vector<std::size_t> which = layers_with_past();
-    const std::int64_t kept = config_.window ? std::min(config_.window, block_) : 1,
-                       depth = std::ssize(which);
-    check(sums.scalar_type() == arithmetic_of(dtype_) &&
-              sums.sizes() == at::IntArrayRef({depth, rows_of(i), kept, config_.features()}),
-          "Denoiser: state: sums.", i, ": expected ", arithmetic_of(dtype_), " of shape (", depth, ", ",
-          rows_of(i), ", ", kept, ", ", config_.features(), "), got ", sums.scalar_type(), " of shape ",
-          sums.sizes());
-    check(counts.scalar_type() == at::kLong && counts.sizes() == at::IntArrayRef({kept}),
-          "Denoiser: state: counts: expected int64 of shape (", kept, "), got ", counts.scalar_type(),
-          " of shape ", counts.sizes());
-    const std::int64_t each = (config_.window ? 1 : block_) * rows_ * columns_;  // tokens behind a sum
-    check(counts.eq(each).all().item<bool>(), "Denoiser: state: counts: expected ", each,
-          " tokens behind every sum, got others");
-    for (std::int64_t l = 0; l < depth; ++l)
-      past_[static_cast<std::size_t>(i)][which[static_cast<std::size_t>(l)]].sums =
-          ops::MixerState::from_tensors(
-              {{"sums", sums[l].to(stream_).clone()},
-               {"counts", counts.to(stream_.device()).expand({rows_of(i), kept}).clone()},
-               {"window", at::full({}, config_.window, at::kLong)}});
-  }
-
-  void restore_cache(std::int64_t i, const at::Tensor& keys, const at::Tensor& values) {
-    const std::vector<std::size_t> which = layers_with_past();
-    const std::int64_t kept = config_.window ? std::min(config_.window, block_) : block_,
-                       n = rows_ * columns_;
-    const std::int64_t depth = std::ssize(which);
-    for (const at::Tensor& each : {keys, values})
-      check(each.scalar_type() == dtype_ &&
-                each.sizes() == at::IntArrayRef({depth, rows_of(i), kept * n, config_.dim}),
-            "Denoiser: state: keys.", i, ", values.", i, ": expected ", dtype_, " of shape (", depth, ", ",
-            rows_of(i), ", ", kept * n, ", ", config_.dim, "), got ", each.scalar_type(), " of shape ",
-            each.sizes());
-    for (std::int64_t l = 0; l < depth; ++l)
-      for (std::int64_t b = 0; b < kept; ++b)
-        past_[static_cast<std::size_t>(i)][which[static_cast<std::size_t>(l)]].cache.append(
-            keys[l].narrow(1, b * n, n).to(stream_.device()),
-            values[l].narrow(1, b * n, n).to(stream_.device()));
-  }
-
   // What an evaluation of the blocks to come has left.
   struct Pending {
-    std::vector<LayerPast> past = {};
+    ClipPast past = {};
     std::int64_t blocks = 0;
   };
 
@@ -574,9 +598,16 @@ class ClipDenoiser final : public Denoiser {
   at::Tensor positions_;  // the same with the times of the blocks from placed_block_ on
   std::int64_t placed_block_ = 0;
   Condition told_;
-  std::vector<std::vector<LayerText>> texts_;  // of each evaluation and layer; empty where not yet read
-  std::vector<std::vector<LayerPast>> past_;   // likewise, before the blocks to come
-  std::vector<Pending> pending_;               // and after them
+  std::vector<TextRead> texts_;      // of each evaluation; undefined where not yet read
+  std::vector<ClipPast> past_;       // likewise, before the blocks to come
+  std::vector<Pending> pending_;     // and after them
+  std::vector<std::int64_t> place_;  // of each layer among those with a past, or -1
+  at::Tensor tokens_seen_;           // of the blocks from seen_block_ on
+  std::int64_t seen_block_ = 0;
+
+  at::Tensor patches_, tokens_, pixels_;  // (B, n K, values), (2B n, K, d), (2B n, K, values)
+  std::array<Evaluated, 2> buffers_;      // of B rows and of 2B, with graphs
+  std::unique_ptr<ops::cuda::GraphedEvaluations> graphs_;  // of mixers on CUDA; goes before the buffers
 };
 
 }  // namespace

@@ -213,23 +213,41 @@ Problem check_mixer(const char* op, const at::Tensor& ho, const at::Tensor& se, 
   return p;
 }
 
-Problem check_stream_layer(const at::Tensor& x, const LayerWeights& w, std::int64_t order) {
-  constexpr const char* op = "add_mixer";
+namespace {
+
+Problem stream_problem(const char* op, const at::Tensor& x, std::int64_t features, std::int64_t order) {
   check(x.dim() == 3, op, ": x: expected (B, N, d), got ", shape_text(x));
+  check(x.size(1) > 0, op, ": x: expected at least one token, got ", shape_text(x));
   Problem p;
   p.queries.assign(static_cast<std::size_t>(x.size(0)), x.size(1));
   p.keys = p.queries;
-  check(x.size(1) > 0, op, ": x: expected at least one token, got ", shape_text(x));
-  p.d = x.size(2), p.order = order;
-  const std::int64_t kD = w.ho_weight.size(0);
-  check_order(op, order, kD, "ho_weight");
-  p.D = kD / order;
-  check_weight(op, "ho_weight", w.ho_weight, kD, p.d, w.ho_weight);
-  check_weight(op, "se_weight", w.se_weight, kD, p.d, w.ho_weight);
-  check_weight(op, "ag_weight", w.ag_weight, p.d, kD, w.ho_weight);
-  check_bias(op, "ho_bias", w.ho_bias, kD, w.ho_weight);
-  check_bias(op, "se_bias", w.se_bias, kD, w.ho_weight);
-  check_bias(op, "ag_bias", w.ag_bias, p.d, w.ho_weight);
+  p.d = x.size(2), p.order = order, p.D = features / order;
+  return p;
+}
+// Matrices of the queries, beside weights like these.
+void check_selecting(const char* op, const Problem& p, const LayerWeights& w, const at::Tensor& like) {
+  check_weight(op, "se_weight", w.se_weight, p.kD(), p.d, like);
+  check_weight(op, "ag_weight", w.ag_weight, p.d, p.kD(), like);
+  check_bias(op, "se_bias", w.se_bias, p.kD(), like);
+  check_bias(op, "ag_bias", w.ag_bias, p.d, like);
+}
+
+}  // namespace
+
+Problem check_stream_layer(const at::Tensor& x, const LayerWeights& w, std::int64_t order) {
+  constexpr const char* op = "add_mixer";
+  check_order(op, order, w.ho_weight.size(0), "ho_weight");
+  const Problem p = stream_problem(op, x, w.ho_weight.size(0), order);
+  check_weight(op, "ho_weight", w.ho_weight, p.kD(), p.d, w.ho_weight);
+  check_bias(op, "ho_bias", w.ho_bias, p.kD(), w.ho_weight);
+  check_selecting(op, p, w, w.ho_weight);
+  return p;
+}
+
+Problem check_stream_selection(const at::Tensor& x, const LayerWeights& w) {
+  constexpr const char* op = "add_selection";
+  const Problem p = stream_problem(op, x, w.se_weight.size(0), 1);
+  check_selecting(op, p, w, w.se_weight);
   return p;
 }
 

@@ -37,6 +37,7 @@ Problem check_scan(const at::Tensor& x, const LayerWeights& weights, std::int64_
 void check_context(const char* op, const at::Tensor& queries, const at::Tensor& context, const Mask& mask);
 // A layer within a network: x is the residual stream, of another dtype than the weights perhaps.
 Problem check_stream_layer(const at::Tensor& x, const LayerWeights& weights, std::int64_t order);
+Problem check_stream_selection(const at::Tensor& x, const LayerWeights& weights);  // its queries alone
 void check_tokens(const char* op, const char* name, const at::Tensor& x, std::int64_t dims);
 
 // "(2, 3, 4)"

@@ -1,5 +1,8 @@
 #include "pom/ops/block/inference.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
@@ -104,25 +107,96 @@ std::string fp8_refusal(c10::Device device) {
   return "fp8 needs a GPU of compute capability 9.0, got the CPU";
 }
 
-void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const Fp8& fp8) {
-  constexpr const char* op = "add_mixer";
+// On the CPU one sequence at a time: how a library cuts its products depends on their shape, and with it the
+// last bit.
+namespace {
+
+template <class Body>
+void some_sequences(const at::Tensor& x, const Body& body) {
+  const std::int64_t some = x.is_cpu() ? 1 : std::max<std::int64_t>(x.size(0), 1);
+  for (std::int64_t b = 0; b < x.size(0); b += some)
+    body([&](const at::Tensor& rows) { return rows.narrow(0, b, some); });
+}
+
+void check_mixer_half(const char* op, const at::Tensor& x, const Modulation& m, const LayerWeights& weights,
+                      const at::Tensor& gate) {
   check_stream(op, "x", x, weights.ho_weight.size(1), weights.ho_weight);
   check_modulation(op, m, x);
   check_rows(op, "gate", gate, x, x.size(-1));
+}
+void check_means(const char* op, const char* name, const at::Tensor& H, const at::Tensor& x,
+                 const LayerWeights& weights) {
+  check(weights.se_weight.defined() && weights.se_weight.dim() == 2, op,
+        ": se_weight: expected a matrix (features, channels), got ", shape_text(weights.se_weight));
+  check_rows(op, name, H, x, weights.se_weight.size(0));
+}
+
+// Composed: the sums over each sequence of the normalised stream, and its answer to means.
+at::Tensor composed_sums(const at::Tensor& x, const Modulation& m, const LayerWeights& weights,
+                         std::int64_t order) {
+  std::vector<at::Tensor> sums;
+  some_sequences(x, [&](const auto& part) {
+    const at::Tensor normal =
+        modulated_norm(part(x), {part(m.scale), part(m.shift), m.eps}, weights.ho_weight.scalar_type());
+    sums.push_back(composed::mixer_summary(normal, weights, order, {}));
+  });
+  return at::cat(sums);
+}
+void composed_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& weights,
+                        const at::Tensor& gate) {
+  some_sequences(x, [&](const auto& part) {
+    at::Tensor stream = part(x);
+    const at::Tensor normal =
+        modulated_norm(stream, {part(m.scale), part(m.shift), m.eps}, weights.se_weight.scalar_type());
+    add_gated(stream, composed::mixer_select(normal, part(H), weights), part(gate));
+  });
+}
+
+}  // namespace
+
+void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const Fp8& fp8) {
+  constexpr const char* op = "add_mixer";
+  check_mixer_half(op, x, m, weights, gate);
   if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, fp8)) return;
   check_composable(op, x, fp8);
   if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate);
-  // On the CPU one sequence at a time: how a library cuts its products depends on their shape, and with it
-  // the last bit.
-  const std::int64_t some = x.is_cpu() ? 1 : std::max<std::int64_t>(x.size(0), 1);
-  for (std::int64_t b = 0; b < x.size(0); b += some) {
-    const auto part = [&](const at::Tensor& rows) { return rows.narrow(0, b, some); };
+  some_sequences(x, [&](const auto& part) {
     at::Tensor stream = part(x);
     const at::Tensor normal =
         modulated_norm(stream, {part(m.scale), part(m.shift), m.eps}, weights.ho_weight.scalar_type());
     add_gated(stream, composed::mixer_layer(normal, normal, weights, order, {}, {}), part(gate));
-  }
+  });
+}
+
+void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const SeenMeans& seen) {
+  constexpr const char* op = "add_mixer";
+  check_mixer_half(op, x, m, weights, gate);
+  const SeenMeans checked = [&](const at::Tensor& sums) {
+    const at::Tensor H = seen(sums);
+    check_means(op, "seen", H, x, weights);
+    return H;
+  };
+  if (x.size(0) == 0) return;
+  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, checked)) return;
+  check_composable(op, x, {});
+  if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate, &checked);
+  composed_selection(x, m, checked(composed_sums(x, m, weights, order)), weights, gate);
+}
+
+void add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& weights,
+                   const at::Tensor& gate) {
+  constexpr const char* op = "add_selection";
+  check_means(op, "H", H, x, weights);
+  check_stream(op, "x", x, weights.se_weight.size(1), weights.se_weight);
+  check_modulation(op, m, x);
+  check_rows(op, "gate", gate, x, x.size(-1));
+  if (x.size(0) == 0) return;
+  if (try_cuda(x) && cuda::add_selection(x, m, H, weights, gate)) return;
+  check_composable(op, x, {});
+  if (fused(x)) return cpu::selection_stream(x, m, H, weights, gate);
+  composed_selection(x, m, H, weights, gate);
 }
 
 void add_feed_forward(at::Tensor& x, const Modulation& m, const Dense& up, const Dense& down,

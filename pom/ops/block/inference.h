@@ -8,6 +8,7 @@
 // fp64. Scales, shifts and gates are (B, d) in the stream's dtype, rows that may lie apart.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "pom/ops/mixer.h"
@@ -41,6 +42,16 @@ std::string fp8_refusal(c10::Device device);
 // x += gate * mixer_layer(m), m = layer_norm(x) * (1 + scale) + shift
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8 = {});
+
+// The same where a sequence sees others than itself, or something else: from the sums over the tokens of each
+// sequence (B, kD), in the stream's dtype, to the means that its tokens see, of the same shape and dtype.
+using SeenMeans = std::function<at::Tensor(const at::Tensor& sums)>;
+void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
+               const at::Tensor& gate, const SeenMeans& seen);
+
+// x += gate * mixer_select(m, H): the queries of a layer whose context has been read, H (B, kD) its means.
+void add_selection(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
+                   const LayerWeights& weights, const at::Tensor& gate);
 
 // The exact one, or its approximation by tanh, which no kernel for GPUs has: it is composed there.
 enum class Gelu { erf, tanh };

@@ -12,8 +12,11 @@ void run_dense(DenseArgs args, const Dense& first, const Dense& second);
 Rows stream_rows(const at::Tensor& x);  // (B, N, d) or (R, d), the last dimension contiguous
 PerSequence per_sequence(const at::Tensor& values);
 
-// x += gate * mixer_layer(modulated norm of x)
+// x += gate * mixer_layer(modulated norm of x); with `seen`, of the means that it makes of the sums.
 void mixer_stream(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights,
-                  std::int64_t order, const at::Tensor& gate);
+                  std::int64_t order, const at::Tensor& gate, const SeenMeans* seen = nullptr);
+// x += gate * mixer_select(modulated norm of x, H)
+void selection_stream(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
+                      const LayerWeights& weights, const at::Tensor& gate);
 
 }  // namespace pom::ops::cpu

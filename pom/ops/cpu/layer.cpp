@@ -363,17 +363,35 @@ at::Tensor layer_select(const Problem& problem, const at::Tensor& xq, const at::
   return out;
 }
 
-void mixer_stream(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
-                  const at::Tensor& gate) {
-  const Problem problem = check_stream_layer(x, w, order);
-  Pass pass(problem, x, x, w);
-  LayerArgs& a = pass.args();
+namespace {
+
+// The stream, read through its modulated norm, and the result added to it through a gate.
+void set_stream(LayerArgs& a, const Modulation& m, const at::Tensor& gate) {
   a.stream = true;
   a.out = a.xq;
   a.scale = per_sequence(m.scale), a.shift = per_sequence(m.shift), a.gate = per_sequence(gate),
   a.eps = m.eps;
+}
+
+}  // namespace
+
+void mixer_stream(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
+                  const at::Tensor& gate, const SeenMeans* seen) {
+  const Problem problem = check_stream_layer(x, w, order);
+  Pass pass(problem, x, x, w);
+  set_stream(pass.args(), m, gate);
   const at::Tensor H = at::empty({problem.sequences(), problem.kD()}, x.options());
-  pass.select(pass.context_means(H));
+  pass.select(seen ? pass.context_means(H, *seen) : pass.context_means(H));
+}
+
+void selection_stream(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& w,
+                      const at::Tensor& gate) {
+  const Problem problem = check_stream_selection(x, w);
+  const LayerWeights queries{{}, {}, w.se_weight, w.se_bias, w.ag_weight, w.ag_bias};
+  Pass pass(problem, x, x, queries);
+  set_stream(pass.args(), m, gate);
+  const at::Tensor rows = H.contiguous();
+  pass.select(rows);
 }
 
 std::pair<at::Tensor, at::Tensor> layer_scan(const Problem& problem, const at::Tensor& x,

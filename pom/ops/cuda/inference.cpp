@@ -272,6 +272,19 @@ Means means(const char* op, const Rows& context, const Dense& dense, Dtype dtype
   return m;
 }
 
+// The sums over the tokens of each sequence (B, kD), not divided.
+at::Tensor sums_of(const char* op, const Rows& context, const Dense& dense, Dtype dtype, std::int64_t order,
+                   const at::Tensor& visible, Queue& queue) {
+  Visibility seen;
+  seen.visible = visible, seen.sums = true;
+  if (!few_sums(context.values, dense.weight, order))
+    return means(op, context, dense, dtype, order, seen, queue).H;
+  const auto few = rows_of(context, matrix(dense, dtype), queue.settled);
+  const Running state{{}, {}, floats({context.values.size(0), dense.weight.size(0)}, context.values)};
+  few_means(op, *few, order, seen, state, context.values, queue);
+  return state.total;
+}
+
 // sigmoid(x W_se + b_se) H, for the product that follows: the sigmoid is at most 1, so the scale of H fits.
 Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m, Queue& queue) {
   const at::Tensor& weight = se.weight.values;
@@ -391,6 +404,48 @@ bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::i
   const Means H = means(op, normal, {w.ho_weight, w.ho_bias}, dtype, order, seen, queue);
   const Rows mixed = gated(op, normal, se, H, queue);
   add_gated(op, x, mixed, ag, gate, queue);
+  return true;
+}
+
+namespace {
+
+// Means that a caller made, as the gate reads them.
+Means means_from(const at::Tensor& H) {
+  at::Tensor rows = H.contiguous();
+  if (!aligned(rows)) rows = rows.clone();
+  return {{}, rows, {}, {}};
+}
+
+}  // namespace
+
+// The norm is taken once, for the context and for the queries.
+bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
+               const at::Tensor& gate, const SeenMeans& seen) {
+  constexpr const char* op = "add_mixer";
+  const Problem problem = check_stream_layer(x, w, order);
+  const OnDevice device(x);
+  const bool context = few_sums(x, w.ho_weight, order) || has_sums(x.size(0), order, problem.D);
+  if (!has_gemms(op, x, {w.ho_weight, w.se_weight, w.ag_weight}, has_norm(x, m) && context, {})) return false;
+  Queue queue{device.stream()};
+  const Dtype dtype = gemm_dtype(w.ho_weight, {});
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
+  const Rows normal = modulated_norm(op, x, m, w.ho_weight, dtype, queue);
+  const Means H = means_from(seen(sums_of(op, normal, {w.ho_weight, w.ho_bias}, dtype, order, {}, queue)));
+  queue.settled = false;  // what `seen` ran
+  add_gated(op, x, gated(op, normal, se, H, queue), ag, gate, queue);
+  return true;
+}
+
+bool add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& w,
+                   const at::Tensor& gate) {
+  constexpr const char* op = "add_selection";
+  const OnDevice device(x);
+  if (!has_gemms(op, x, {w.se_weight, w.ag_weight}, has_norm(x, m), {})) return false;
+  Queue queue{device.stream()};
+  const Dtype dtype = gemm_dtype(w.se_weight, {});
+  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
+  const Rows normal = modulated_norm(op, x, m, w.se_weight, dtype, queue);
+  add_gated(op, x, gated(op, normal, se, means_from(H), queue), ag, gate, queue);
   return true;
 }
 
@@ -607,14 +662,7 @@ std::optional<at::Tensor> inference_summary(const Problem& p, const at::Tensor& 
   seen.visible = p.visible, seen.sums = true;
   if (!has_means(xc, ho_weight, p.order, seen)) return {};
   Queue queue{device.stream()};
-  const Rows context = plain(xc);
-  const Dtype dtype = detail::kernel_dtype(xc);
-  if (!few_sums(xc, ho_weight, p.order))
-    return means(op, context, {ho_weight, ho_bias}, dtype, p.order, seen, queue).H;
-  const auto few = rows_of(context, matrix({ho_weight, ho_bias}, dtype), false);
-  const Running state{{}, {}, floats({xc.size(0), p.kD()}, xc)};
-  few_means(op, *few, p.order, seen, state, xc, queue);
-  return state.total;
+  return sums_of(op, plain(xc), {ho_weight, ho_bias}, detail::kernel_dtype(xc), p.order, p.visible, queue);
 }
 
 std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tensor& H, const LayerWeights& w) {
@@ -622,9 +670,7 @@ std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tenso
   const OnDevice device(xq);
   if (!has_select(xq, w)) return {};
   Queue queue{device.stream()};
-  at::Tensor rows = H.contiguous();
-  if (!aligned(rows)) rows = rows.clone();
-  return select("mixer_select", plain(xq), {{}, rows, {}, {}}, w, queue);
+  return select("mixer_select", plain(xq), means_from(H), w, queue);
 }
 
 std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& p, const at::Tensor& x,

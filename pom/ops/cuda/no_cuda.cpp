@@ -45,6 +45,14 @@ bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t
                const Fp8&) {
   return false;
 }
+bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
+               const SeenMeans&) {
+  return false;
+}
+bool add_selection(at::Tensor&, const Modulation&, const at::Tensor&, const LayerWeights&,
+                   const at::Tensor&) {
+  return false;
+}
 bool add_feed_forward(at::Tensor&, const Modulation&, const Dense&, const Dense&, const at::Tensor&,
                       const Fp8&) {
   return false;

@@ -99,6 +99,48 @@ TEST_P(Halves, Mixer) {
   near(x, expected);
 }
 
+// A sequence that sees the one before it as well, and one whose context has been read.
+TEST_P(Halves, MixersOfGivenMeans) {
+  const std::int64_t order = 2, features = 2 * order * d;
+  const Dense ho = dense(d, features), se = dense(d, features), ag = dense(features, d);
+  const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
+  const LayerWeights wide_weights{wide(ho.weight), wide(ho.bias),   wide(se.weight),
+                                  wide(se.bias),   wide(ag.weight), wide(ag.bias)};
+  const auto with_the_last = [&](const at::Tensor& sums) {
+    return (sums + sums.roll(1, 0)) / static_cast<double>(2 * N);
+  };
+  const auto added = [&](const at::Tensor& H) {
+    return wide(x) + wide(gate).unsqueeze(1) * composed::mixer_select(modulated(), H, wide_weights);
+  };
+  const at::Tensor before = x.clone();
+  at::Tensor asked;
+  const at::Tensor sums = composed::mixer_summary(modulated(), wide_weights, order, {});
+  at::Tensor expected = added(with_the_last(sums));
+  add_mixer(x, modulation, weights, order, gate, [&](const at::Tensor& given) {
+    asked = given;
+    return with_the_last(given);
+  });
+  near(asked / static_cast<double>(N), sums / static_cast<double>(N));
+  EXPECT_EQ(asked.scalar_type(), stream);
+  near(x, expected);
+
+  x = before.clone();
+  const at::Tensor H = at::randn({B, features}, stream);
+  expected = added(wide(H));
+  at::Tensor plain = x.clone();
+  add_selection(x, modulation, H, weights, gate);
+  near(x, expected);
+  {
+    const PathGuard guard(Path::composed);
+    add_selection(plain, modulation, H, weights, gate);
+    near(plain, expected);
+    plain = before.clone();
+    add_mixer(plain, modulation, weights, order, gate, with_the_last);
+  }
+  x = before;
+  near(plain, added(with_the_last(sums)));
+}
+
 TEST_P(Halves, Linears) {
   const Dense out = dense(d, hidden), back = dense(hidden, d);
   at::Tensor y = at::empty({B, N, hidden}, dtype), z = at::empty({B, N, hidden}, stream);
@@ -132,6 +174,9 @@ TEST_P(Halves, NeighboursAndThreadsChangeNoBit) {
   const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
   const auto run = [&](at::Tensor x, const Modulation& m, const at::Tensor& g) {
     add_mixer(x, m, weights, order, g);
+    const auto half = [](const at::Tensor& sums) { return sums * 0.5; };
+    add_mixer(x, m, weights, order, g, half);
+    add_selection(x, m, at::ones({x.size(0), features}, stream), weights, g);
     add_feed_forward(x, m, up, down, g);
     return x;
   };
@@ -204,6 +249,15 @@ TEST(HalvesErrors, NameTheArgument) {
             std::string::npos);
   const Dense other{down.weight.to(at::kBFloat16), down.bias.to(at::kBFloat16)};
   EXPECT_NE(message([&] { add_feed_forward(x, good, up, other, good.scale); }).find("down: expected Float"),
+            std::string::npos);
+  const LayerWeights mixer{at::randn({16, 8}), {}, at::randn({16, 8}), {}, at::randn({8, 16}), {}};
+  EXPECT_NE(message([&] {
+              add_selection(x, good, at::randn({2, 15}), mixer, good.scale);
+            }).find("H: expected Float of shape (2, 16), got (2, 15)"),
+            std::string::npos);
+  EXPECT_NE(message([&] {
+              add_mixer(x, good, mixer, 2, good.scale, [](const at::Tensor& sums) { return sums[0]; });
+            }).find("seen: expected Float of shape (2, 16), got (16)"),
             std::string::npos);
   at::Tensor flat = x.view({6, 8});
   const Modulation each{at::randn({6, 8}), at::randn({6, 8})};

@@ -98,6 +98,36 @@ TEST_P(GpuHalves, Mixer) {
   }
 }
 
+// A sequence that sees the one before it as well, and one whose context has been read; with rows of one
+// modulation, as clips have them.
+TEST_P(GpuHalves, MixersOfGivenMeans) {
+  for (const std::int64_t order : {1, 2, 3}) {
+    const LayerWeights weights = mixer(order);
+    const auto with_the_last = [&](const at::Tensor& sums) {
+      return (sums + sums.roll(1, 0)) / static_cast<double>(2 * N);
+    };
+    const at::Tensor sums = composed::mixer_summary(modulated(), wide(weights), order, {});
+    expect_near(gated(composed::mixer_select(modulated(), with_the_last(sums), wide(weights))),
+                [&](at::Tensor& stream) {
+                  add_mixer(stream, modulation, weights, order, gate, with_the_last);
+                  return stream;
+                });
+    const at::Tensor H = at::randn({B, 2 * order * d}, x.options());
+    expect_near(gated(composed::mixer_select(modulated(), wide(H), wide(weights))), [&](at::Tensor& stream) {
+      add_selection(stream, modulation, H, weights, gate);
+      return stream;
+    });
+  }
+  const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand_as(rows); };
+  modulation = {first(modulation.scale), first(modulation.shift), modulation.eps}, gate = first(gate);
+  const LayerWeights weights = mixer(2);
+  const at::Tensor H = at::randn({B, 4 * d}, x.options());
+  expect_near(gated(composed::mixer_select(modulated(), wide(H), wide(weights))), [&](at::Tensor& stream) {
+    add_selection(stream, modulation, H, weights, gate);
+    return stream;
+  });
+}
+
 TEST_P(GpuHalves, FeedForward) {
   const at::Tensor between = at::gelu(linear(modulated(), up));
   const at::Tensor truth = gated(linear(between, down));

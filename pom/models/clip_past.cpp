@@ -1,0 +1,160 @@
+#include "pom/models/clip_past.h"
+
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "pom/base/error.h"
+
+namespace pom::models {
+
+std::vector<std::int64_t> layers_with_past(const NetworkConfig& config) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t l = 0; l < config.depth; ++l)
+    if (!config.sees_own_alone(l)) found.push_back(l);
+  return found;
+}
+
+std::int64_t sums_kept(const NetworkConfig& config) {
+  return std::max<std::int64_t>(config.window, 1);
+}
+
+ClipPast::ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream) {
+  if (config.attention())
+    for (std::int64_t l = 0; l < config.depth; ++l) caches.emplace_back(config.window_of(l));
+  else
+    sums =
+        at::zeros({std::ssize(layers_with_past(config)), rows, sums_kept(config), config.features()}, stream);
+}
+
+ClipPast ClipPast::next() const {
+  ClipPast copy;
+  if (sums.defined()) copy.sums = at::empty_like(sums);
+  copy.caches = caches;
+  return copy;
+}
+
+namespace {
+
+// A GPU adds up many blocks in few kernels, in an order that the shapes alone decide.
+at::Tensor seen_on_gpu(const at::Tensor& past, const at::Tensor& sums, std::int64_t window,
+                       at::Tensor& left) {
+  const std::int64_t n = sums.size(1);
+  if (window == 0 && n == 1) {
+    at::add_out(left, past, sums);
+    return left;
+  }
+  const at::Tensor all = at::cat({past, sums}, 1);
+  if (window == 0) {
+    const at::Tensor totals = all.cumsum(1).narrow(1, 1, n);
+    left.copy_(totals.narrow(1, n - 1, 1));
+    return totals;
+  }
+  left.copy_(all.narrow(1, n, window));
+  return all.unfold(1, window, 1).narrow(1, 1, n).sum(-1);
+}
+
+}  // namespace
+
+at::Tensor seen_sums(const at::Tensor& past, const at::Tensor& sums, std::int64_t window, at::Tensor left) {
+  if (sums.is_cuda()) return seen_on_gpu(past, sums, window, left);
+  const std::int64_t n = sums.size(1), kept = past.size(1);
+  const at::Tensor all = at::cat({past, sums}, 1);
+  at::Tensor seen = at::empty_like(sums);
+  for (std::int64_t b = 0; b < n; ++b) {
+    at::Tensor now = seen.select(1, b);
+    if (window == 0) {
+      at::add_out(now, b == 0 ? past.select(1, 0) : seen.select(1, b - 1), sums.select(1, b));
+      continue;
+    }
+    now.copy_(all.select(1, b + 1));
+    for (std::int64_t i = 2; i <= window; ++i) now.add_(all.select(1, b + i));
+  }
+  left.copy_(window == 0 ? seen.narrow(1, n - 1, 1) : all.narrow(1, n, kept));
+  return seen;
+}
+
+// ---- states ----
+
+namespace {
+
+std::string numbered(const char* name, std::int64_t i) {
+  return detail::concat(name, ".", i);
+}
+
+// Blocks whose sums, or keys and values, are kept apart after so many.
+std::int64_t kept_after(const NetworkConfig& config, std::int64_t blocks) {
+  if (config.window > 0) return std::min(config.window, blocks);
+  return config.attention() ? blocks : 1;
+}
+
+}  // namespace
+
+const at::Tensor& state_tensor(const std::map<std::string, at::Tensor>& all, const std::string& name) {
+  const auto found = all.find(name);
+  check(found != all.end(), "Denoiser: state: expected a tensor \"", name, "\", got none");
+  return found->second;
+}
+
+void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const ClipPast& past,
+               const NetworkConfig& config, std::int64_t blocks, std::int64_t tokens) {
+  if (config.attention()) {
+    std::vector<at::Tensor> keys, values;
+    for (const std::int64_t l : layers_with_past(config)) {
+      keys.push_back(past.caches[static_cast<std::size_t>(l)].keys());
+      values.push_back(past.caches[static_cast<std::size_t>(l)].values());
+    }
+    all[numbered("keys", i)] = at::stack(keys), all[numbered("values", i)] = at::stack(values);
+    return;
+  }
+  const std::int64_t kept = kept_after(config, blocks);
+  all[numbered("sums", i)] = past.sums.narrow(2, past.sums.size(2) - kept, kept).contiguous();
+  all["counts"] = at::full({kept}, (config.window > 0 ? 1 : blocks) * tokens, at::kLong);
+}
+
+namespace {
+
+void check_shape(const at::Tensor& tensor, const std::string& name, at::ScalarType dtype,
+                 at::IntArrayRef shape) {
+  check(tensor.scalar_type() == dtype && tensor.sizes() == shape, "Denoiser: state: ", name, ": expected ",
+        dtype, " of shape ", shape, ", got ", tensor.scalar_type(), " of shape ", tensor.sizes());
+}
+
+}  // namespace
+
+ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_t i,
+                       const NetworkConfig& config, std::int64_t rows, std::int64_t blocks,
+                       std::int64_t tokens, at::TensorOptions stream, at::ScalarType dtype) {
+  ClipPast past(config, rows, stream);
+  const std::vector<std::int64_t> layers = layers_with_past(config);
+  const std::int64_t kept = kept_after(config, blocks), depth = std::ssize(layers);
+  if (config.attention()) {
+    const at::Tensor keys = state_tensor(all, numbered("keys", i)),
+                     values = state_tensor(all, numbered("values", i));
+    check_shape(keys, numbered("keys", i), dtype, {depth, rows, kept * tokens, config.dim});
+    check_shape(values, numbered("values", i), dtype, {depth, rows, kept * tokens, config.dim});
+    for (std::int64_t l = 0; l < depth; ++l)
+      for (std::int64_t b = 0; b < kept; ++b)
+        past.caches[static_cast<std::size_t>(layers[static_cast<std::size_t>(l)])].append(
+            keys[l].narrow(1, b * tokens, tokens).to(stream.device()),
+            values[l].narrow(1, b * tokens, tokens).to(stream.device()));
+    return past;
+  }
+  const at::Tensor sums = state_tensor(all, numbered("sums", i)), counts = state_tensor(all, "counts");
+  check_shape(sums, numbered("sums", i), c10::typeMetaToScalarType(stream.dtype()),
+              {depth, rows, kept, config.features()});
+  check_shape(counts, "counts", at::kLong, {kept});
+  const std::int64_t each = (config.window > 0 ? 1 : blocks) * tokens;
+  check(counts.eq(each).all().item<bool>(), "Denoiser: state: counts: expected ", each,
+        " tokens behind every sum, got others");
+  past.sums.narrow(2, past.sums.size(2) - kept, kept).copy_(sums);
+  return past;
+}
+
+}  // namespace pom::models

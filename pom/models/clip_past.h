@@ -1,0 +1,53 @@
+// Private to the room: what the blocks of a clip have left for those to come, in one evaluation: of mixers
+// the sums over tokens, one running sum or those of the last W blocks, oldest first (zeros where there have
+// been fewer); of attention its keys and values. Nothing of a mixer's changes its shape from block to block,
+// so that a GPU's graph of one block is that of all. L layers that see other blocks than their own, R
+// sequences, n blocks at once, W sums kept, kD features.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "pom/models/config.h"
+#include "pom/nn/clip_attention.h"
+
+namespace pom::models {
+
+class ClipPast {
+ public:
+  ClipPast() = default;
+  // Of nothing yet. Sums are of the stream's dtype, keys and values of that of the products.
+  ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream);
+
+  bool defined() const { return sums.defined() || !caches.empty(); }
+  // One for the blocks that come: room for their sums, or a copy of the caches to append to.
+  ClipPast next() const;
+
+  at::Tensor sums;                        // (L, R, W, kD)
+  std::vector<nn::KeyValueCache> caches;  // of every layer of a network with attention
+};
+
+// The layers that see other blocks than their own, and so have a past. Each has its place among them.
+std::vector<std::int64_t> layers_with_past(const NetworkConfig& config);
+std::int64_t sums_kept(const NetworkConfig& config);  // W
+
+// What n blocks see, each itself and those before it, or the last `window` of these (0: all): from `past`
+// (R, W, kD) and the sums of the blocks (R, n, kD) to sums (R, n, kD), and what they leave, which is
+// written to `left` (R, W, kD). On the CPU in order, block after block.
+at::Tensor seen_sums(const at::Tensor& past, const at::Tensor& sums, std::int64_t window, at::Tensor left);
+
+// As Denoiser::state() has them, of evaluation i after so many blocks of `tokens` each; and back.
+void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const ClipPast& past,
+               const NetworkConfig& config, std::int64_t blocks, std::int64_t tokens);
+ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_t i,
+                       const NetworkConfig& config, std::int64_t rows, std::int64_t blocks,
+                       std::int64_t tokens, at::TensorOptions stream, at::ScalarType dtype);
+// The tensor of a state, or an error that says which is missing.
+const at::Tensor& state_tensor(const std::map<std::string, at::Tensor>& all, const std::string& name);
+
+}  // namespace pom::models
