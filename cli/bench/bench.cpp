@@ -38,12 +38,13 @@ c10::ScalarType type_of(const std::string& dtype) {
 
 int bench(const BenchOptions& options) {
   if (options.what.empty())
-    throw UsageError("expected what to time, got nothing: pom bench figure1, or pom bench operator");
+    throw UsageError("expected what to time, got nothing: pom bench figure1, operator or video");
   set_threads(options.threads);
   const StopSignals signals;
   Bench bench = make_bench(options, signals);
   const c10::DeviceGuard guard(bench.device);
   try {
+    if (options.what == "video") return bench_video(bench);
     return options.what == "figure1" ? bench_figure1(bench) : bench_operator(bench);
   } catch (const BenchStopped&) {
     say("stopped; no report was written");
@@ -91,6 +92,11 @@ Bench make_bench(const BenchOptions& options, const StopSignals& signals) {
     if (const std::string reason = ops::fp8_refusal(device); !reason.empty())
       throw UsageError("--dtype: " + reason);
   return {options, signals, device, dtype, type_of(dtype), date_text()};
+}
+
+void refuse_of_video(const Bench& bench) {
+  if (!bench.options.blocks.empty()) throw UsageError("--blocks: is for pom bench video");
+  if (!bench.options.before.empty()) throw UsageError("--before: is for pom bench video");
 }
 
 std::int64_t Bench::batch_at(std::int64_t tokens) const {
@@ -151,19 +157,22 @@ std::string typed_command(const BenchOptions& options) {
 Command bench_command() {
   return {
       .name = "bench",
-      .summary = "time the network, or a layer, against attention",
-      .usage = "bench figure1|operator [flags]",
+      .summary = "time the networks, or a layer, against attention",
+      .usage = "bench figure1|operator|video [flags]",
       .about =
           "figure1 times the network with the Polynomial Mixer and the same network with attention against "
           "the number of tokens, forward (as sampling does it) and forward + backward (as training does it), "
           "and the GEMMs of the first one alone, as torch does them. operator does the same for a single "
-          "layer, and says what share of the machine's speed it reaches.\n"
+          "layer, and says what share of the machine's speed it reaches. video times the network of clips: a "
+          "guided evaluation of a whole clip and of one block of a stream after many others, and training.\n"
           "\n"
           "All contenders of a row are called in turn in one process. A figure is the median of its rounds, "
-          "in ms per image; after it stands half of what lies between the 10th and the 90th percentile.",
+          "in ms per image or clip; after it stands half of what lies between the 10th and the 90th "
+          "percentile.",
       .examples =
           "pom bench figure1 --tokens 64,256 --dim 64 --depth 2 --heads 2\n"
-          "pom bench operator --tokens 64,256 --dim 64 --mask causal --budget 0.5",
+          "pom bench operator --tokens 64,256 --dim 64 --mask causal --budget 0.5\n"
+          "pom bench video --tokens 16 --blocks 2 --before 4 --dim 64 --heads 2",
       .declare = declare_bench,
   };
 }

@@ -1,4 +1,4 @@
-// What the two benchmarks of `pom bench` share: what was asked for, and where and in what it runs.
+// What the benchmarks of `pom bench` share: what was asked for, and where and in what it runs.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace pom::cli {
 
 struct BenchOptions {
   std::string what, device = "auto", dtype, variant, mask, output;
-  std::vector<std::int64_t> tokens;
+  std::vector<std::int64_t> tokens, blocks, before;
   std::optional<std::int64_t> batch, dim, depth, heads, ffw_expand, order, expand;
   double budget = 2, longest = 5;
   std::int64_t threads = 0;
@@ -71,10 +71,10 @@ struct BenchOptions {
   void about_fields(Visit&& visit) {
     constexpr std::string_view about = "About";
     visit(Field{.name = "what",
-                .help = "a whole network, or a single layer",
-                .value = "figure1|operator",
+                .help = "the network of images, a single layer, or the network of clips",
+                .value = "figure1|operator|video",
                 .group = about,
-                .choices = {"figure1", "operator"}},
+                .choices = {"figure1", "operator", "video"}},
           what);
     visit(Field{.name = "dtype",
                 .help =
@@ -85,8 +85,8 @@ struct BenchOptions {
                 .choices = {"fp32", "bf16", "fp16", "fp8"}},
           dtype);
     visit(Field{.name = "tokens",
-                .help = "numbers of tokens (figure1: squares); default: 256 to 65536 on a GPU, else "
-                        "64 to 1024",
+                .help = "numbers of tokens (figure1: squares; video: those of a block); default: 256 to "
+                        "65536 on a GPU, else 64 to 1024, of video 360 and 64",
                 .value = "N,N",
                 .group = about,
                 .least = 1,
@@ -99,6 +99,22 @@ struct BenchOptions {
                 .least = 1,
                 .most = 65536},
           batch);
+    visit(Field{.name = "blocks",
+                .help = "video: blocks of clips that are made whole, and of those that are trained on "
+                        "(default: 2,10)",
+                .value = "N,N",
+                .group = about,
+                .least = 1,
+                .most = 4096},
+          blocks);
+    visit(Field{.name = "before",
+                .help = "video: blocks of a stream before the one that is timed; default: 2,50,200 on a GPU, "
+                        "else 2,20",
+                .value = "N,N",
+                .group = about,
+                .least = 0,
+                .most = 1 << 20},
+          before);
     visit(Field{.name = "no_backward", .help = "the forward pass only", .group = about}, no_backward);
     visit(
         Field{.name = "paper",
@@ -115,16 +131,17 @@ struct BenchOptions {
       visit(Field{.name = name, .help = help, .value = "N", .group = sizes, .least = 1, .most = most}, value);
     };
     visit(Field{.name = "variant",
-                .help = "figure1: S, B, L or XL gives dim, depth and heads; default: XL on a GPU, else 6 "
-                        "blocks of S",
+                .help = "figure1, video: S, B, L or XL gives dim, depth and heads; default: XL on a GPU, "
+                        "else 6 blocks of S",
                 .value = "NAME",
                 .group = sizes},
           variant);
     number("dim", "width of a token; default of operator: 1152, on a processor 384", 65536, dim);
-    number("depth", "figure1: number of blocks", 1000, depth);
+    number("depth", "figure1, video: number of layers", 1000, depth);
     number("heads", "attention heads; default of operator: heads of 72 or 64", 1024, heads);
-    number("ffw_expand", "figure1: hidden features of the feed-forward, as a multiple of dim (default: 4)",
-           64, ffw_expand);
+    number("ffw_expand",
+           "figure1, video: hidden features of the feed-forward, as a multiple of dim (default: 4)", 64,
+           ffw_expand);
     number("order", "degree of the mixer (default: 2)", 64, order);
     number("expand", "features per degree, as a multiple of dim (default: 2)", 64, expand);
     visit(Field{.name = "mask",
@@ -152,6 +169,9 @@ struct Bench {
   void remark(const std::string& text) const;
 };
 
+// Flags that only `pom bench video` has.
+void refuse_of_video(const Bench& bench);
+
 // On the device and in the dtype that the options ask for, or that suit each other.
 Bench make_bench(const BenchOptions& options, const StopSignals& signals);
 
@@ -172,6 +192,7 @@ class Forecast {
 
 int bench_figure1(Bench& bench);
 int bench_operator(Bench& bench);
+int bench_video(Bench& bench);
 
 // "pom bench figure1 --tokens 64,256": what was asked for, as one would type it.
 std::string typed_command(const BenchOptions& options);

@@ -76,6 +76,7 @@ std::vector<std::int64_t> sides_of(const Bench& bench) {
 void check_figure_usage(const Bench& bench) {
   const BenchOptions& options = bench.options;
   if (!options.mask.empty()) throw UsageError("--mask: is for pom bench operator");
+  refuse_of_video(bench);
   if (!options.paper) return;
   if (bench.dtype != "fp32") throw UsageError("--dtype: expected fp32 with --paper, got " + bench.dtype);
   if (options.ffw_expand)
@@ -157,7 +158,7 @@ BenchRow race(Figure& figure, std::int64_t side, Contenders contenders, Forecast
 }
 
 void add_row(Figure& figure, BenchSection& section, BenchRow row) {
-  print_row(figure.bench, figure.report, row);
+  print_row(figure.bench, figure.report, section, row);
   section.rows.push_back(std::move(row));
 }
 

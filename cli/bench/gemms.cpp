@@ -22,9 +22,14 @@ bool of_sixteens(const GemmShape& shape) {
 }  // namespace
 
 std::vector<GemmShape> token_gemms(const models::NetworkConfig& c, std::int64_t tokens, std::int64_t batch) {
-  const std::int64_t rows = tokens * batch, pixels = c.patch * c.patch * c.channels;
+  const std::int64_t rows = tokens * batch, pixels = c.values();
   std::vector<GemmShape> shapes = {{rows, pixels, c.dim, false}};
   for (std::int64_t i = 0; i < c.depth; ++i) {
+    if (c.video()) {  // the queries to the text
+      const std::int64_t features = c.attention() ? c.dim : c.features();
+      shapes.push_back({rows, c.dim, features});
+      shapes.push_back({rows, features, c.dim});
+    }
     if (c.attention()) {
       shapes.push_back({rows, c.dim, 3 * c.dim});
       shapes.push_back({rows, c.dim, c.dim});
@@ -38,11 +43,15 @@ std::vector<GemmShape> token_gemms(const models::NetworkConfig& c, std::int64_t 
   return shapes;
 }
 
-std::vector<GemmShape> condition_gemms(const models::NetworkConfig& c, std::int64_t batch) {
+std::vector<GemmShape> condition_gemms(const models::NetworkConfig& c, std::int64_t batch,
+                                       std::int64_t words) {
+  const std::int64_t scales = c.video() ? 8 : 4, gates = c.video() ? 3 : 2;
   std::vector<GemmShape> shapes = {{batch, c.dim, 4 * c.dim, false}, {batch, 4 * c.dim, c.dim}};
+  if (c.video()) shapes.push_back({batch * words, c.text_width, c.dim, false});
   for (std::int64_t i = 0; i < c.depth; ++i) {
-    shapes.push_back({batch, c.dim, 4 * c.dim});
-    shapes.push_back({batch, c.dim, 2 * c.dim});
+    shapes.push_back({batch, c.dim, scales * c.dim});
+    shapes.push_back({batch, c.dim, gates * c.dim});
+    if (c.video()) shapes.push_back({batch * words, c.dim, c.attention() ? 2 * c.dim : c.features()});
   }
   shapes.push_back({batch, c.dim, 2 * c.dim});
   return shapes;

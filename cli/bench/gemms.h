@@ -20,11 +20,12 @@ struct GemmShape {
 };
 
 // Of the tokens: into the network, those of each block, out of it. An evaluation while sampling has no
-// others.
+// others: what a clip's text says is read once a step, before the blocks.
 std::vector<GemmShape> token_gemms(const models::NetworkConfig& config, std::int64_t tokens,
                                    std::int64_t batch);
-// Of time and class, which a step of training has besides.
-std::vector<GemmShape> condition_gemms(const models::NetworkConfig& config, std::int64_t batch);
+// Of time and class, which a step of training has besides; of clips of time and text, `words` pieces a clip.
+std::vector<GemmShape> condition_gemms(const models::NetworkConfig& config, std::int64_t batch,
+                                       std::int64_t words = 0);
 // Of one mixer.
 std::vector<GemmShape> layer_gemms(std::int64_t dim, std::int64_t features, std::int64_t rows);
 

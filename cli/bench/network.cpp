@@ -10,10 +10,13 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/GradMode.h>
 
 #include "cli/bench/cuda.h"
+#include "pom/base/error.h"
 #include "pom/models/denoiser.h"
 #include "pom/models/dipom.h"
+#include "pom/models/vdipom.h"
 #include "pom/ops/cuda/graphs.h"
 #include "pom/train/device.h"
 #include "pom/train/optimizer.h"
@@ -39,57 +42,104 @@ models::Weights random_weights(const models::NetworkConfig& config, const at::De
 
 at::Tensor random_latents(const models::NetworkConfig& config, const at::Device& device,
                           const BatchSize& size) {
-  const std::int64_t side = size.side * config.patch;
-  return at::randn({size.pictures, config.channels, side, side},
-                   at::TensorOptions(at::kFloat).device(device));
+  std::vector<std::int64_t> shape = {size.pictures, config.channels};
+  if (config.video()) shape.push_back(size.blocks * config.patch_time);
+  shape.push_back(size.side * config.patch), shape.push_back(size.width() * config.patch);
+  return at::randn(shape, at::TensorOptions(at::kFloat).device(device));
+}
+
+struct Text {
+  at::Tensor states, mask;
+};
+Text random_text(const models::NetworkConfig& config, const at::Device& device, const BatchSize& size) {
+  const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+  return {at::randn({size.pictures, size.words, config.text_width}, options),
+          at::ones({size.pictures, size.words}, options.dtype(at::kBool))};
+}
+
+models::Condition random_condition(const models::NetworkConfig& config, const at::Device& device,
+                                   const BatchSize& size) {
+  if (config.video()) {
+    const Text text = random_text(config, device, size);
+    return {.text = text.states, .mask = text.mask};
+  }
+  std::vector<std::int64_t> classes;
+  for (std::int64_t i = 0; i < size.pictures; ++i) classes.push_back(i % config.classes);
+  return {.classes = classes};
 }
 
 }  // namespace
 
 Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
-                const BatchSize& size) {
+                const BatchSize& size, std::int64_t before) {
+  const c10::NoGradGuard no_gradients;
   const std::shared_ptr<models::Denoiser> network =
       models::Denoiser::make(config, random_weights(config, device), dtype);
-  std::vector<std::int64_t> classes;
-  for (std::int64_t i = 0; i < size.pictures; ++i) classes.push_back(i % config.classes);
-  const std::int64_t side = size.side * config.patch;
-  network->plan({size.pictures, side, side, {{0.5, false}}});
-  network->tell({.classes = classes});
-  return [network, x = random_latents(config, device, size)] { (*network)(x, 0); };
+  network->plan({.batch = size.pictures,
+                 .height = size.side * config.patch,
+                 .width = size.width() * config.patch,
+                 .evaluations = {{0.5, config.video()}},
+                 .blocks = before + size.blocks});
+  network->tell(random_condition(config, device, size));
+  const at::Tensor x = random_latents(config, device, size);
+  for (std::int64_t block = 0; block < before; ++block) {
+    (*network)(x.narrow(2, 0, config.patch_time), 0);
+    network->advance();
+  }
+  return [network, x] { (*network)(x, 0); };
 }
 
 struct Trainee::Impl {
   struct Batch {
     at::Tensor x, t, y;
+    Text text;  // of clips, in place of classes
   };
 
-  Impl(const models::NetworkConfig& config, Options asked, const at::Device& where)
-      : network(config), options(std::move(asked)), device(where) {
-    network->to(device);
+  Impl(const models::NetworkConfig& of, Options asked, const at::Device& where)
+      : config(of), options(std::move(asked)), device(where) {
+    if (config.video())
+      clips = models::VDiPoM(config);
+    else
+      images = models::DiPoM(config);
+    network().to(device);
     {
       const at::NoGradGuard no_grad;
-      for (at::Tensor& values : network->parameters()) randomise(values);
+      for (at::Tensor& values : network().parameters()) randomise(values);
     }
     if (!options.update) return;
-    parameters.emplace(network);
+    check(!config.video(), "bench: update: expected a network of images, got one of clips");
+    parameters.emplace(images);
     shares.emplace(*parameters, parallel::Ranks(), /*divided=*/false, /*whole_matrices=*/false);
     optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0}, *shares);
   }
 
+  torch::nn::Module& network() {
+    if (config.video()) return *clips;
+    return *images;
+  }
+
   Batch batch(const BatchSize& size) const {
-    const models::NetworkConfig& config = network->config();
     const at::Tensor x = random_latents(config, device, size);
-    return {x, at::rand({size.pictures}, x.options()),
-            at::randint(config.classes, {size.pictures}, x.options().dtype(at::kLong))};
+    Batch b{.x = x, .t = at::rand({size.pictures}, x.options()), .y = {}, .text = {}};
+    if (config.video())
+      b.text = random_text(config, device, size);
+    else
+      b.y = at::randint(config.classes, {size.pictures}, x.options().dtype(at::kLong));
+    return b;
+  }
+
+  at::Tensor forward(const Batch& b) {
+    if (config.video()) return clips->forward(b.x, b.t, b.text.states, b.text.mask);
+    return images->forward(b.x, b.t, b.y);
   }
 
   void gradients(const Batch& b) {
     if (parameters)
       parameters->gradients().zero_();
     else
-      network->zero_grad();
+      network().zero_grad();
     const train::Precision lower(device, options.precision);
-    network->forward(b.x, b.t, b.y).to(at::kFloat).square().mean().backward();
+    forward(b).to(at::kFloat).square().mean().backward();
   }
 
   // Its numbers of the step are the host's: outside of a graph.
@@ -138,7 +188,9 @@ struct Trainee::Impl {
     return prepared;
   }
 
-  models::DiPoM network;
+  models::NetworkConfig config;
+  models::DiPoM images{nullptr};
+  models::VDiPoM clips{nullptr};
   Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;

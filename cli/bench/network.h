@@ -14,13 +14,17 @@ namespace pom::cli {
 
 struct BatchSize {
   std::int64_t pictures = 1;
-  std::int64_t side = 1;  // of the square of tokens
-  std::int64_t tokens() const { return side * side; }
+  std::int64_t side = 1;     // rows of tokens, and columns unless there are others
+  std::int64_t columns = 0;  // 0: as many as rows
+  std::int64_t blocks = 1;   // of clips
+  std::int64_t words = 0;    // of clips: pieces of the text
+  std::int64_t width() const { return columns > 0 ? columns : side; }
+  std::int64_t tokens() const { return blocks * side * width(); }
 };
 
-// An evaluation by models::Denoiser.
+// An evaluation by models::Denoiser; of clips one that is guided, of the blocks after so many others.
 Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
-                const BatchSize& size);
+                const BatchSize& size, std::int64_t before = 0);
 
 // A network that is trained, made once and used for every length.
 class Trainee {

@@ -61,6 +61,7 @@ void check_operator_usage(const Bench& bench) {
   refuse(!options.variant.empty(), "--variant");
   refuse(options.depth.has_value(), "--depth");
   refuse(options.ffw_expand.has_value(), "--ffw-expand");
+  refuse_of_video(bench);
   refuse(bench.dtype == "fp8", "--dtype fp8");
 }
 
@@ -228,7 +229,7 @@ void time_section(Layer& layer, bool backward) {
   Forecast mixer, attention(static_cast<double>(layer.dim));
   for (const std::int64_t tokens : layer.tokens) {
     section.rows.push_back(race(layer, tokens, backward, mixer, attention));
-    print_row(layer.bench, layer.report, section.rows.back());
+    print_row(layer.bench, layer.report, section, section.rows.back());
   }
   layer.report.sections.push_back(std::move(section));
 }

@@ -64,10 +64,12 @@ JsonObject timing_json(const BenchRow& row, const Timing& timing) {
   return object;
 }
 
-JsonObject row_json(const BenchRow& row, double peak) {
+JsonObject row_json(const BenchSection& section, const BenchRow& row, double peak) {
   const double gemms = row.ms(row.gemms), pom = row.ms(row.pom), attention = row.ms(row.attention);
   JsonObject object;
-  object.add("tokens", row.tokens).add("batch", row.batch);
+  std::string first = section.first;
+  std::ranges::replace(first, ' ', '_');
+  object.add(first, row.tokens).add("batch", row.batch);
   if (row.label > 0) object.add("label", row.label);
   object.add("products", timing_json(row, row.gemms))
       .add("pom", timing_json(row, row.pom))
@@ -97,21 +99,22 @@ std::string device_text(const Bench& bench) {
 PlotSeries series(const BenchSection& section, const std::string& name, Timing BenchRow::*which) {
   PlotSeries line{name, {}};
   for (const BenchRow& row : section.rows)
-    if ((row.*which).measured()) line.points.emplace_back(row.tokens, row.ms(row.*which));
+    if ((row.*which).measured() && row.tokens > 0) line.points.emplace_back(row.tokens, row.ms(row.*which));
   return line;
 }
 
 std::string svg_of(const BenchReport& report) {
-  Plot plot{.title = report.name == "figure1" ? "Time of the network against its length"
-                                              : "Time of a layer against its length",
+  Plot plot{.title = report.name == "operator" ? "Time of a layer against its length"
+                                               : "Time of the network against its length",
             .subtitle = report.heading.substr(0, report.heading.find('\n')),
             .x_label = "tokens",
             .panels = {}};
   for (const BenchSection& section : report.sections)
     plot.panels.push_back(
-        {section.title + ", ms per image",
+        {section.title + ", " + report.unit,
          {series(section, "products", &BenchRow::gemms), series(section, "PoM", &BenchRow::pom),
-          series(section, "attention", &BenchRow::attention)}});
+          series(section, "attention", &BenchRow::attention)},
+         section.first == "tokens" ? "" : section.first});
   return plot_svg(plot);
 }
 
@@ -120,9 +123,9 @@ std::string markdown(const Bench& bench, const BenchReport& report) {
                      report.heading + "\n";
   for (const std::string& line : machine_lines(bench)) text += "\n- " + line;
   text += "\n";
-  const BenchTable table(report.peak);
   for (const BenchSection& section : report.sections) {
-    text += "\n## " + section.title + ", ms per image\n\n" + table.head() + "\n";
+    const BenchTable table(report.peak, section.first);
+    text += "\n## " + section.title + ", " + report.unit + "\n\n" + table.head() + "\n";
     for (const BenchRow& row : section.rows) text += table.line(row) + "\n";
   }
   for (const std::string& note : report.notes) text += "\n" + note + "\n";
@@ -139,11 +142,11 @@ std::string json_text(const Bench& bench, const BenchReport& report) {
       .add("torch", TORCH_VERSION)
       .add("dtype", bench.dtype)
       .add("settings", report.about)
-      .add("unit", "ms per image");
+      .add("unit", report.unit);
   if (report.peak > 0) result.add("peak_tflops", report.peak / 1e12);
   for (const BenchSection& section : report.sections) {
     std::vector<JsonObject> rows;
-    for (const BenchRow& row : section.rows) rows.push_back(row_json(row, report.peak));
+    for (const BenchRow& row : section.rows) rows.push_back(row_json(section, row, report.peak));
     result.add(section.key, rows);
   }
   return result.add("notes", report.notes).text();
@@ -156,7 +159,8 @@ double BenchRow::ms(const Timing& timing) const {
   return 1e3 * timing.median() / static_cast<double>(batch);
 }
 
-BenchTable::BenchTable(double peak) : peak_(peak), columns_{"tokens", "products", "PoM", "attention"} {
+BenchTable::BenchTable(double peak, const std::string& first)
+    : peak_(peak), columns_{first, "products", "PoM", "attention"} {
   if (peak > 0) columns_.insert(columns_.end(), {"TFLOP/s", "of peak"});
   columns_.insert(columns_.end(), {"PoM/products", "attention/PoM"});
 }
@@ -220,12 +224,13 @@ void print_heading(const Bench& bench, const BenchReport& report) {
 
 void print_section(const Bench& bench, const BenchReport& report, const BenchSection& section) {
   if (bench.options.json) return;
-  print("\n" + section.title + ", ms per image\n");
-  print(BenchTable(report.peak).head());
+  print("\n" + section.title + ", " + report.unit + "\n");
+  print(BenchTable(report.peak, section.first).head());
 }
 
-void print_row(const Bench& bench, const BenchReport& report, const BenchRow& row) {
-  if (!bench.options.json) print(BenchTable(report.peak).line(row));
+void print_row(const Bench& bench, const BenchReport& report, const BenchSection& section,
+               const BenchRow& row) {
+  if (!bench.options.json) print(BenchTable(report.peak, section.first).line(row));
 }
 
 int finish_report(const Bench& bench, const BenchReport& report) {

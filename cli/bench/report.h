@@ -24,12 +24,13 @@ struct BenchRow {
 struct BenchSection {
   std::string key, title;  // "forward", "Forward"
   std::vector<BenchRow> rows = {};
+  std::string first = "tokens";  // what BenchRow::tokens counts
 };
 
 // Rows become lines as they come. With a peak (operations in a second) there are columns of speed.
 class BenchTable {
  public:
-  explicit BenchTable(double peak = 0);
+  explicit BenchTable(double peak = 0, const std::string& first = "tokens");
   std::string head() const;  // two lines
   std::string line(const BenchRow& row) const;
 
@@ -45,6 +46,7 @@ struct BenchReport {
   std::string heading;    // what was timed, a line or two
   JsonObject about = {};  // the same for programs
   double peak = 0;
+  std::string unit = "ms per image";
   std::vector<BenchSection> sections = {};
   std::vector<std::string> notes = {};
 };
@@ -58,7 +60,8 @@ std::vector<std::string> machine_lines(const Bench& bench);
 // Prints what is known before the work begins, then each section's table row by row.
 void print_heading(const Bench& bench, const BenchReport& report);
 void print_section(const Bench& bench, const BenchReport& report, const BenchSection& section);
-void print_row(const Bench& bench, const BenchReport& report, const BenchRow& row);
+void print_row(const Bench& bench, const BenchReport& report, const BenchSection& section,
+               const BenchRow& row);
 
 // What bench_figure1() reports; with options.json nothing is printed on the way.
 BenchReport figure1_report(Bench& bench);

@@ -66,7 +66,8 @@ std::string axes(const Plot& plot, const PlotPanel& panel, const Scale& x, const
     text += svg_line("axis", x(value), y.start, x(value), y.start + 5);
     text += svg_text(x(value), y.start + 22, tick(value), "", "middle");
   }
-  return text + svg_text((x.start + x.end) / 2, y.start + 46, plot.x_label, "", "middle");
+  return text + svg_text((x.start + x.end) / 2, y.start + 46,
+                         panel.x_label.empty() ? plot.x_label : panel.x_label, "", "middle");
 }
 
 struct EndLabel {
@@ -108,11 +109,13 @@ std::string lines(const PlotPanel& panel, const Scale& x, const Scale& y) {
   return text;
 }
 
-std::vector<double> ticks_of(const Plot& plot) {
+// Panels of one kind have one axis.
+std::vector<double> ticks_of(const Plot& plot, const std::string& x_label) {
   std::set<double> all;
   for (const PlotPanel& panel : plot.panels)
-    for (const PlotSeries& series : panel.series)
-      for (const auto& [x, y] : series.points) all.insert(x);
+    if (panel.x_label == x_label)
+      for (const PlotSeries& series : panel.series)
+        for (const auto& [x, y] : series.points) all.insert(x);
   if (all.empty()) all = {1, 10};
   return {all.begin(), all.end()};
 }
@@ -120,7 +123,6 @@ std::vector<double> ticks_of(const Plot& plot) {
 }  // namespace
 
 std::string plot_svg(const Plot& plot) {
-  const std::vector<double> ticks = ticks_of(plot);
   const auto panels = static_cast<double>(plot.panels.size());
   const double width = kMargin + panels * kWidth + (panels - 1) * kGap + kRight;
   const double height = kTop + kHeight + kBottom;
@@ -128,6 +130,7 @@ std::string plot_svg(const Plot& plot) {
   text += svg_text(28, 38, plot.title, "title") + svg_text(28, 60, plot.subtitle);
   double left = kMargin;
   for (const PlotPanel& panel : plot.panels) {
+    const std::vector<double> ticks = ticks_of(plot, panel.x_label);
     const std::vector<double> levels =
         plot.percent ? std::vector<double>{0, 20, 40, 60, 80, 100} : decades_of(panel);
     const Scale x(true, ticks.front() / 1.15, ticks.back() * 1.15, left, left + kWidth);

@@ -18,6 +18,7 @@ struct PlotSeries {
 struct PlotPanel {
   std::string title;
   std::vector<PlotSeries> series;
+  std::string x_label = {};  // of a panel whose x has nothing to do with the others'; empty: the plot's
 };
 
 struct Plot {

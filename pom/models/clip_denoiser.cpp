@@ -380,8 +380,9 @@ class ClipDenoiser final : public Denoiser {
     else
       run_network(now, R, n);
     pending_[static_cast<std::size_t>(i)] = {std::move(now.left), all};
-    const at::Tensor pixels = pixels_.narrow(0, 0, R * n);
-    return clip_unpatchify(pixels.view({R, n * rows_ * columns_, config_.values()}), x.sizes(), config_);
+    const at::Tensor pixels = pixels_.narrow(0, 0, R * n).view({R, n * rows_ * columns_, config_.values()});
+    const at::Tensor out = clip_unpatchify(pixels, x.sizes(), config_);
+    return out.is_alias_of(pixels_) ? out.clone() : out;  // patches of one pixel lie as they are
   }
 
   void drop_buffers() {

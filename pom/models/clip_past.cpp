@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -35,7 +36,7 @@ ClipPast::ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOpt
 
 ClipPast ClipPast::next() const {
   ClipPast copy;
-  if (sums.defined()) copy.sums = at::empty_like(sums);
+  if (sums.defined()) copy.sums = at::empty(sums.sizes(), sums.options());
   copy.caches = caches;
   return copy;
 }
@@ -153,6 +154,7 @@ ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_
   const std::int64_t each = (config.window > 0 ? 1 : blocks) * tokens;
   check(counts.eq(each).all().item<bool>(), "Denoiser: state: counts: expected ", each,
         " tokens behind every sum, got others");
+  past.sums = at::zeros(past.sums.sizes(), stream);
   past.sums.narrow(2, past.sums.size(2) - kept, kept).copy_(sums);
   return past;
 }

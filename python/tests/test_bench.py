@@ -18,8 +18,10 @@ from tools import built_program, lacking
 SMALL = ["--device", "cpu", "--dim", 32, "--heads", 2, "--budget", 0, "--threads", 1]
 FIGURE = ["bench", "figure1", *SMALL, "--depth", 2, "--tokens", "16,64"]
 OPERATOR = ["bench", "operator", *SMALL, "--tokens", "8,33"]
+VIDEO = ["bench", "video", *SMALL, "--depth", 2, "--tokens", 6, "--blocks", "1,3", "--before", "0,4"]
 RATIOS = ["PoM/products", "attention/PoM"]
 FIGURE_COLUMNS = ["tokens", "products", "PoM", "attention", *RATIOS]
+STREAM_COLUMNS = ["blocks before", *FIGURE_COLUMNS[1:]]
 OPERATOR_COLUMNS = ["tokens", "products", "PoM", "attention", "TFLOP/s", "of peak", *RATIOS]
 
 
@@ -63,8 +65,8 @@ def check_table(table, columns, tokens):
         assert float(row[-1]) == pytest.approx(attention / mixer, rel=2e-3, abs=1e-3)
 
 
-def check_rows(rows, tokens, batch):
-    assert [(row["tokens"], row["batch"]) for row in rows] == [(n, batch) for n in tokens]
+def check_rows(rows, tokens, batch, first="tokens"):
+    assert [(row[first], row["batch"]) for row in rows] == [(n, batch) for n in tokens]
     for row in rows:
         for name in ("products", "pom", "attention"):
             assert row[name]["ms"] > 0 and row[name]["spread"] >= 0 and row[name]["rounds"] >= 3
@@ -177,6 +179,27 @@ def test_operator(tmp_path, mask):
     assert tables((tmp_path / "out" / "operator.md").read_text()) == tables(text)
 
 
+def test_video(tmp_path):
+    text = done(*VIDEO, "-o", tmp_path / "out", cwd=tmp_path).stdout
+    assert "2 layers of 32, feed-forward 4, 2 heads, fp32, blocks of 6 tokens (8 frames)" in text
+    whole, stream, training = tables(text)
+    check_table(whole, FIGURE_COLUMNS, ["6", "18"])
+    check_table(stream, STREAM_COLUMNS, ["0", "4"])
+    check_table(training, FIGURE_COLUMNS, ["6", "18"])
+    assert tables((tmp_path / "out" / "video.md").read_text()) == [whole, stream, training]
+    result = json.loads((tmp_path / "out" / "video.json").read_text())
+    assert (result["what"], result["unit"]) == ("video", "ms per clip")
+    check_rows(result["whole"], [6, 18], 1)
+    check_rows(result["stream"], [0, 4], 1, "blocks_before")
+    check_rows(result["forward_backward"], [6, 18], 1)
+    seconds = 20 * result["stream"][1]["pom"]["ms"] / 1e3
+    said = re.search(r"block of 8 frames: (\S+) s, (\S+) frames a second", " ".join(result["notes"]))
+    assert float(said[1]) == pytest.approx(seconds, rel=5e-3)
+    assert float(said[2]) == pytest.approx(8 / seconds, rel=5e-3)
+    words = [text.text for text in ElementTree.parse(tmp_path / "out" / "video.svg").getroot().iter()]
+    assert words.count("tokens") == 2 and words.count("blocks before") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -199,6 +222,13 @@ def test_operator(tmp_path, mask):
         ([*OPERATOR[1:], "--mask", "block:0"], ["--mask: expected none, causal or block:K", "block:0"]),
         ([*OPERATOR[1:], "--mask", "window"], ["--mask: expected none, causal or block:K", "window"]),
         ([*OPERATOR[1:], "--depth", "3"], ["--depth: is for pom bench figure1"]),
+        ([*OPERATOR[1:], "--before", "3"], ["--before: is for pom bench video"]),
+        ([*FIGURE[1:], "--blocks", "3"], ["--blocks: is for pom bench video"]),
+        ([*VIDEO[1:], "--tokens", "4,5"], ["--tokens: expected one number with video"]),
+        ([*VIDEO[1:], "--mask", "causal"], ["--mask: is for pom bench operator"]),
+        ([*VIDEO[1:], "--paper"], ["--paper: is for pom bench figure1"]),
+        ([*VIDEO[1:], "--variant", "XXL"], ["V-DiPoM-XXL/2"]),
+        ([*VIDEO[1:], "--before", "-1"], ["--before: expected 0 to"]),
         ([*OPERATOR[1:], "--paper"], ["--paper: is for pom bench figure1"]),
         ([*OPERATOR[1:], "--heads", "3"], ["--heads: expected a divisor of dim = 32, got 3"]),
     ],
@@ -232,6 +262,6 @@ def test_examples_run(tmp_path):
     text = pom("bench", "--help", cwd=tmp_path).stdout
     assert max(map(len, text.splitlines())) <= 80
     examples = text[text.index("\nExamples\n") :].splitlines()[2:]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for line in examples:
         done(*line.split()[1:], cwd=tmp_path)

@@ -121,6 +121,37 @@ TEST(Gemms, AreThoseThatTheNetworkCounts) {
   EXPECT_EQ(forward_flops(token_gemms(pom, n, 7)), 7 * forward_flops(token_gemms(pom, n, 1)));
 }
 
+// A clip's text is read once for all blocks: its products are of the conditions.
+TEST(Gemms, OfClipsAreThoseThatTheNetworkCounts) {
+  models::NetworkConfig clips = network("pom");
+  clips.kind = "vdipom", clips.patch_time = 2, clips.text_width = 9;
+  const std::int64_t side = 5, n = side * side, latent = side * clips.patch, d = clips.dim;
+  const double conditions = 2.0 * static_cast<double>((8 + 11 * clips.depth + 2) * d * d);
+  EXPECT_EQ(forward_flops(condition_gemms(clips, 1, 0)), conditions);
+  EXPECT_EQ(forward_flops(token_gemms(clips, n, 1)) + conditions,
+            2 * static_cast<double>(models::count_macs(clips, latent, latent)));
+  const std::int64_t words = 7;
+  EXPECT_EQ(forward_flops(condition_gemms(clips, 2, words)) - 2 * conditions,
+            2.0 * static_cast<double>(2 * words * d * (clips.text_width + clips.depth * clips.features())));
+}
+
+TEST(Svg, APanelOfItsOwnKindHasItsOwnAxis) {
+  const std::string svg =
+      plot_svg({.title = "t",
+                .subtitle = "",
+                .x_label = "tokens",
+                .panels = {{"p", {{"one", {{64, 2}}}}}, {"q", {{"one", {{3, 2}}}}, "blocks"}}});
+  const auto count = [&](const std::string& text) {
+    std::size_t found = 0, n = 0;
+    while ((found = svg.find(text, found)) != std::string::npos) ++found, ++n;
+    return n;
+  };
+  EXPECT_EQ(count(">64<"), 1U);
+  EXPECT_EQ(count(">3<"), 1U);
+  EXPECT_EQ(count(">tokens<"), 1U);
+  EXPECT_EQ(count(">blocks<"), 1U);
+}
+
 TEST(Gemms, RunInEveryDtypeOfTheProcessor) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     Gemms gemms({{5, 8, 16}, {5, 16, 3, false}}, dtype, at::kCPU);

@@ -1,0 +1,237 @@
+// `pom bench video`: the network of clips with the Polynomial Mixer and with attention, with the products'
+// floor under both: a guided evaluation of a whole clip, of one block of a stream after many others, and a
+// step of training. K tokens of a block, n blocks.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "cli/bench/bench.h"
+#include "cli/bench/gemms.h"
+#include "cli/bench/network.h"
+#include "cli/bench/report.h"
+#include "cli/command.h"
+#include "cli/values.h"
+#include "pom/base/error.h"
+#include "pom/models/counts.h"
+
+namespace pom::cli {
+namespace {
+
+using models::NetworkConfig;
+
+constexpr std::int64_t kSteps = 20;          // guided, for which frames a second are told
+constexpr std::int64_t kFramesOfLatent = 4;  // of CogVideoX's autoencoder
+constexpr std::int64_t kWords = 64;
+
+struct Video {
+  Bench& bench;
+  NetworkConfig pom, attention;
+  std::int64_t tokens = 0;  // of a block
+  std::vector<std::int64_t> blocks, before;
+  BenchReport report = {};
+
+  std::int64_t batch() const { return bench.options.batch.value_or(1); }
+  std::int64_t training_batch() const { return bench.options.batch.value_or(bench.gpu() ? 4 : 1); }
+  std::int64_t frames_of_block() const { return pom.patch_time * kFramesOfLatent; }
+  BatchSize size(std::int64_t clips, std::int64_t n) const;
+};
+
+// A block as near to a square as its number of tokens allows.
+BatchSize Video::size(std::int64_t clips, std::int64_t n) const {
+  auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
+  while (tokens % rows != 0) --rows;
+  return {.pictures = clips, .side = rows, .columns = tokens / rows, .blocks = n, .words = kWords};
+}
+
+// "XL", "XL/2", "V-DiPoM-XL/2".
+NetworkConfig named(std::string name) {
+  if (name.find('/') == std::string::npos) name += "/2";
+  if (!name.starts_with("V-DiPoM-")) name = "V-DiPoM-" + name;
+  return as_usage([&] { return models::variant(name); });
+}
+
+NetworkConfig network_of(const Bench& bench) {
+  const BenchOptions& options = bench.options;
+  NetworkConfig config = named(!options.variant.empty() ? options.variant : bench.gpu() ? "XL" : "S");
+  if (options.variant.empty() && !bench.gpu()) config.depth = 6, config.text_width = 1024;
+  config.variant.clear();
+  config.ffw_expand = options.ffw_expand.value_or(4);
+  config.dim = options.dim.value_or(config.dim);
+  config.depth = options.depth.value_or(config.depth);
+  config.heads = options.heads.value_or(config.heads);
+  config.order = options.order.value_or(2);
+  config.order_expand = options.expand.value_or(2);
+  return config;
+}
+
+std::vector<std::int64_t> sorted(std::vector<std::int64_t> numbers) {
+  std::ranges::sort(numbers);
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+void describe(Video& video) {
+  const NetworkConfig& c = video.pom;
+  BenchReport& report = video.report;
+  report.name = "video";
+  report.unit = "ms per clip";
+  report.heading =
+      detail::concat(c.depth, " layers of ", c.dim, ", feed-forward ", c.ffw_expand, ", ", c.heads,
+                     " heads, ", video.bench.dtype, ", blocks of ", video.tokens, " tokens (",
+                     video.frames_of_block(), " frames), texts of ", kWords, ", batch ", video.batch());
+  if (video.training_batch() != video.batch())
+    report.heading += detail::concat(" (training: ", video.training_batch(), ")");
+  report.about.add("dim", c.dim)
+      .add("depth", c.depth)
+      .add("order", c.order)
+      .add("expand", c.order_expand)
+      .add("heads", c.heads)
+      .add("ffw_expand", c.ffw_expand)
+      .add("tokens_of_block", video.tokens)
+      .add("frames_of_block", video.frames_of_block());
+}
+
+Video plan_video(Bench& bench) {
+  const BenchOptions& options = bench.options;
+  if (!options.mask.empty()) throw UsageError("--mask: is for pom bench operator");
+  if (options.paper) throw UsageError("--paper: is for pom bench figure1");
+  if (bench.dtype == "fp8") throw UsageError("--dtype: clips have no fp8");
+  if (options.tokens.size() > 1)
+    throw UsageError(detail::concat("--tokens: expected one number with video, that of a block, got ",
+                                    options.tokens.size()));
+  Video video{.bench = bench, .pom = network_of(bench), .attention = {}, .blocks = {}, .before = {}};
+  video.tokens = !options.tokens.empty() ? options.tokens.front() : bench.gpu() ? 360 : 64;
+  video.blocks = sorted(options.blocks.empty() ? std::vector<std::int64_t>{2, 10} : options.blocks);
+  video.before = sorted(!options.before.empty() ? options.before
+                        : bench.gpu()           ? std::vector<std::int64_t>{2, 50, 200}
+                                                : std::vector<std::int64_t>{2, 20});
+  video.attention = video.pom;
+  video.attention.mixer = "attention";
+  as_usage([&] {
+    models::check_config(video.pom, "");
+    models::check_config(video.attention, "");
+  });
+  describe(video);
+  return video;
+}
+
+// ---- rows ----
+
+using Contenders = std::array<Contender, 3>;  // products, PoM, attention
+
+BenchRow race(Video& video, std::int64_t first, std::int64_t batch, const Contenders& contenders) {
+  BenchRow row{.tokens = first, .batch = batch};
+  std::vector<Timing> timings = interleave({contenders.begin(), contenders.end()}, video.bench.timing());
+  row.gemms = std::move(timings[0]), row.pom = std::move(timings[1]), row.attention = std::move(timings[2]);
+  return row;
+}
+
+void add_row(Video& video, BenchSection& section, BenchRow row) {
+  print_row(video.bench, video.report, section, row);
+  section.rows.push_back(std::move(row));
+}
+
+Contender products(const Video& video, std::vector<GemmShape> shapes, bool backward) {
+  const Bench& bench = video.bench;
+  return {[&bench, shapes = std::move(shapes), backward] {
+    const auto floor = std::make_shared<Gemms>(shapes, bench.type, bench.device);
+    return bench.in_graph([floor, backward] { backward ? floor->forward_backward() : floor->forward(); });
+  }};
+}
+
+// Both halves of guidance; what goes into the network is the same for both, and is multiplied once.
+Contenders sampling_contenders(const Video& video, std::int64_t n, std::int64_t before) {
+  const Bench& bench = video.bench;
+  const BatchSize size = video.size(video.batch(), n);
+  std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), 2 * size.pictures);
+  shapes.front().rows /= 2;
+  const auto network = [&](const NetworkConfig& config) {
+    return Contender{[&bench, config, size, before] {
+      return evaluation(config, bench.type, bench.device, size, before);
+    }};
+  };
+  return {products(video, shapes, /*backward=*/false), network(video.pom), network(video.attention)};
+}
+
+// ---- sections ----
+
+std::string seconds_and_rate(double ms, double frames) {
+  char text[96];
+  std::snprintf(text, sizeof text, "%.3g s, %.3g frames a second", ms / 1e3, frames / (ms / 1e3));
+  return text;
+}
+
+void time_whole(Video& video) {
+  BenchSection section{.key = "whole", .title = "A whole clip, one guided evaluation"};
+  print_section(video.bench, video.report, section);
+  for (const std::int64_t n : video.blocks)
+    add_row(video, section, race(video, n * video.tokens, video.batch(), sampling_contenders(video, n, 0)));
+  const BenchRow& last = section.rows.back();
+  const auto frames = static_cast<double>(video.blocks.back() * video.frames_of_block());
+  if (last.pom.measured())
+    video.report.notes.push_back(
+        detail::concat("Whole, ", frames, " frames in ", kSteps, " guided evaluations: ",
+                       seconds_and_rate(last.ms(last.pom) * kSteps, frames), ", without the autoencoder."));
+  video.report.sections.push_back(std::move(section));
+}
+
+void time_stream(Video& video) {
+  BenchSection section{
+      .key = "stream", .title = "A stream, one guided evaluation of one block", .first = "blocks before"};
+  print_section(video.bench, video.report, section);
+  for (const std::int64_t before : video.before)
+    add_row(video, section, race(video, before, video.batch(), sampling_contenders(video, 1, before)));
+  const BenchRow& last = section.rows.back();
+  if (last.pom.measured())
+    video.report.notes.push_back(detail::concat(
+        "A stream, ", kSteps, " guided evaluations of a block of ", video.frames_of_block(), " frames: ",
+        seconds_and_rate(last.ms(last.pom) * kSteps, static_cast<double>(video.frames_of_block())),
+        ", without the autoencoder."));
+  video.report.sections.push_back(std::move(section));
+}
+
+void time_training(Video& video) {
+  BenchSection section{.key = "forward_backward", .title = "Training, forward + backward"};
+  print_section(video.bench, video.report, section);
+  std::unique_ptr<Trainee> trainees[2];
+  const Bench& bench = video.bench;
+  const auto network = [&](const NetworkConfig& config, std::unique_ptr<Trainee>& trainee,
+                           const BatchSize& size) {
+    return Contender{[&bench, &trainee, config, size] {
+      const Trainee::Options options{.precision = bench.dtype, .graphs = !bench.options.no_graphs};
+      if (!trainee) trainee = std::make_unique<Trainee>(config, options, bench.device);
+      return trainee->step(size);
+    }};
+  };
+  for (const std::int64_t n : video.blocks) {
+    const BatchSize size = video.size(video.training_batch(), n);
+    std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), size.pictures);
+    for (const GemmShape& shape : condition_gemms(video.pom, size.pictures, kWords)) shapes.push_back(shape);
+    add_row(video, section,
+            race(video, size.tokens(), size.pictures,
+                 {products(video, shapes, /*backward=*/true), network(video.pom, trainees[0], size),
+                  network(video.attention, trainees[1], size)}));
+  }
+  video.report.sections.push_back(std::move(section));
+}
+
+}  // namespace
+
+int bench_video(Bench& bench) {
+  Video video = plan_video(bench);
+  report_files(bench, video.report.name);
+  print_heading(bench, video.report);
+  time_whole(video);
+  time_stream(video);
+  const bool trained = bench.dtype == "bf16" || bench.dtype == "fp32";
+  if (!bench.options.no_backward && trained)
+    time_training(video);
+  else if (!bench.options.no_backward)
+    video.report.notes.push_back("No backward pass: training is in bf16 or fp32, not in " + bench.dtype +
+                                 ".");
+  return finish_report(bench, video.report);
+}
+
+}  // namespace pom::cli

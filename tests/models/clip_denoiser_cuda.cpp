@@ -1,0 +1,146 @@
+// Clips on a GPU through the fused halves and a graph of one block: against the module in fp64 within twice
+// the error of composed operations in the same dtype; equal bits from block to block of two runs; streams,
+// whole clips, windows, prompts that change, states that go on. Skipped without such a GPU.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "pom/models/denoiser.h"
+#include "pom/models/vdipom.h"
+#include "pom/ops/block/inference.h"
+
+namespace pom::models {
+namespace {
+
+struct Case {
+  std::int64_t window, own_every, rows, columns;
+};
+
+constexpr std::int64_t kBlocks = 5, kBatch = 2, kWords = 9;
+
+class GpuClips : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+    const std::string reason = ops::fp8_refusal(c10::Device(c10::kCUDA, 0));
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    at::manual_seed(11);
+    const auto [shape, type] = GetParam();
+    dtype = type;
+    config.kind = "vdipom", config.dim = 64, config.depth = 4, config.channels = 4, config.text_width = 32;
+    config.window = shape.window, config.own_every = shape.own_every;
+    network = VDiPoM(config);
+    {
+      const at::NoGradGuard no_gradients;
+      for (at::Tensor& p : network->parameters()) p.normal_(0, p.dim() > 1 ? 0.1 : 0.3);
+    }
+    height = shape.rows * config.patch, width = shape.columns * config.patch;
+    x = at::randn({kBatch, config.channels, kBlocks * config.patch_time, height, width});
+    text = at::randn({kBatch, kBlocks, kWords, config.text_width});
+    text.narrow(1, 1, 1).copy_(text.narrow(1, 0, 1));  // the prompt changes after the second block
+    mask = at::rand({kBatch, kBlocks, kWords}).gt(0.3);
+    mask.narrow(1, 1, 1).copy_(mask.narrow(1, 0, 1));
+    mask.select(2, 0).fill_(true);
+  }
+
+  std::unique_ptr<Denoiser> ready() const {
+    Weights moved;
+    for (const auto& [name, tensor] : network->weights()) moved[name] = tensor.cuda();
+    auto made = Denoiser::make(config, std::move(moved), dtype);
+    // Two evaluations of which one is guided: graphs of B rows and of 2B.
+    made->plan({kBatch, height, width, {{0.7, true}, {0.4, false}}});
+    return made;
+  }
+  at::Tensor block(std::int64_t b) const {
+    return x.narrow(2, b * config.patch_time, config.patch_time).cuda();
+  }
+  void tell(Denoiser& denoiser, std::int64_t b) const {
+    denoiser.tell({.text = text.select(1, b).cuda(), .mask = mask.select(1, b).cuda()});
+  }
+  // Both evaluations of every block, (B or 2B, C, T, H, W) each.
+  std::vector<at::Tensor> streamed(Denoiser& denoiser, std::int64_t from = 0) const {
+    std::vector<std::vector<at::Tensor>> parts(2);
+    for (std::int64_t b = from; b < kBlocks; ++b) {
+      tell(denoiser, b);
+      for (std::int64_t i = 0; i < 2; ++i)
+        parts[static_cast<std::size_t>(i)].push_back(denoiser(block(b), i).clone());
+      denoiser.advance();
+    }
+    return {at::cat(parts[0], 2), at::cat(parts[1], 2)};
+  }
+  // What the module says in fp64, of one half.
+  at::Tensor truth(double t, bool told) {
+    const at::NoGradGuard no_gradients;
+    network->to(at::kDouble);
+    const at::Tensor seen = told ? mask : at::zeros_like(mask);
+    const at::Tensor out =
+        network->forward(x.to(at::kDouble), at::full({kBatch}, t, at::kDouble), text.to(at::kDouble), seen);
+    network->to(at::kFloat);
+    return out;
+  }
+  static double error(const at::Tensor& got, const at::Tensor& expected) {
+    return (got.cpu().to(at::kDouble) - expected).abs().max().item<double>();
+  }
+  void expect_near(const std::vector<at::Tensor>& fused, const std::vector<at::Tensor>& composed) {
+    const at::Tensor both = at::cat({truth(0.7, true), truth(0.7, false)}), alone = truth(0.4, true);
+    const double ulp = dtype == at::kHalf ? 0x1p-10 : dtype == at::kBFloat16 ? 0x1p-7 : 0x1p-20;
+    for (const auto& [i, expected] : {std::pair{0U, both}, {1U, alone}})
+      EXPECT_LE(error(fused[i], expected),
+                2 * error(composed[i], expected) + 4 * ulp * expected.abs().max().item<double>())
+          << "evaluation " << i;
+  }
+
+  NetworkConfig config;
+  VDiPoM network{nullptr};
+  at::ScalarType dtype = at::kBFloat16;
+  std::int64_t height = 0, width = 0;
+  at::Tensor x, text, mask;
+};
+
+TEST_P(GpuClips, AStreamIsTheModulesClip) {
+  const std::vector<at::Tensor> first = streamed(*ready()), again = streamed(*ready());
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(first[i], again[i])) << i;
+  const ops::PathGuard guard(ops::Path::composed);
+  expect_near(first, streamed(*ready()));
+}
+
+TEST_P(GpuClips, BlocksTogetherAreTheStream) {
+  const auto whole = [&] {
+    const auto denoiser = ready();
+    denoiser->tell({.text = text.cuda(), .mask = mask.cuda()});
+    return std::vector<at::Tensor>{(*denoiser)(x.cuda(), 0).clone(), (*denoiser)(x.cuda(), 1).clone()};
+  };
+  const std::vector<at::Tensor> fused = whole();
+  const ops::PathGuard guard(ops::Path::composed);
+  expect_near(fused, whole());
+}
+
+// Graphs outlive plans and prompts; and a state goes on where it was, with the same bits.
+TEST_P(GpuClips, GoesOnFromAState) {
+  const auto denoiser = ready();
+  const std::vector<at::Tensor> expected = streamed(*denoiser);
+  denoiser->plan({kBatch, height, width, {{0.7, true}, {0.4, false}}});
+  for (std::int64_t b = 0; b < 2; ++b) {
+    tell(*denoiser, b);
+    for (std::int64_t i = 0; i < 2; ++i) (*denoiser)(block(b), i);
+    denoiser->advance();
+  }
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : denoiser->state()) state[name] = tensor.clone();
+  for (const bool fresh : {false, true}) {
+    const auto other = ready();
+    Denoiser& next = fresh ? *other : *denoiser;
+    next.set_state(state);
+    const std::vector<at::Tensor> rest = streamed(next, 2);
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_TRUE(at::equal(rest[i], expected[i].narrow(2, 2 * config.patch_time, rest[i].size(2)))) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuClips,
+                         testing::Combine(testing::Values(Case{0, 0, 8, 16}, Case{3, 0, 5, 7},
+                                                          Case{2, 2, 4, 8}, Case{0, 0, 1, 3}),
+                                          testing::Values(at::kBFloat16, at::kHalf, at::kFloat)));
+
+}  // namespace
+}  // namespace pom::models
