@@ -1,11 +1,13 @@
 # Compiler settings shared by every room, and the functions that rooms and tests are declared with.
 
+# With the base directory a clone of the same sources somewhere else finds what this one has compiled.
 find_program(CCACHE ccache)
+set(POM_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${CCACHE})
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${POM_CCACHE})
 endif()
 if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${POM_CCACHE})
 endif()
 
 add_library(pom_settings INTERFACE)
@@ -20,14 +22,49 @@ if(POM_SANITIZE)
 endif()
 
 # pom_unity(TARGET): several of its sources go through the compiler as one, because most of the time is for torch's
-# headers. Sources with options of their own stay alone.
+# headers. Sources with options of their own stay alone. CMake's own way names sources by absolute paths, which no
+# other clone has: that would keep ccache from finding them.
 option(POM_UNITY "Compile several sources as one: quicker from scratch, slower after an edit" ON)
 function(pom_unity target)
   if(POM_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    cmake_language(EVAL CODE "cmake_language(DEFER CALL pom_join_sources [[${target}]])") # all sources are known then
     # GCC takes such a source for a header, whose classes may have no members of unnamed namespaces.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
+endfunction()
+
+function(pom_join_sources target)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(folder ${target} SOURCE_DIR)
+  get_target_property(apart ${target} POM_APART)
+  set(alone "")
+  set(together "")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} OUTPUT_VARIABLE path)
+    cmake_path(IS_PREFIX PROJECT_SOURCE_DIR ${path} inside)
+    get_source_file_property(options ${path} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${path} COMPILE_DEFINITIONS)
+    get_source_file_property(skipped ${path} SKIP_UNITY_BUILD_INCLUSION)
+    get_source_file_property(generated ${path} GENERATED)
+    if(apart OR options OR definitions OR skipped OR generated OR NOT inside OR NOT path MATCHES "[.]cpp$")
+      list(APPEND alone ${source})
+    else()
+      file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${path})
+      list(APPEND together ${name})
+    endif()
+  endforeach()
+  list(LENGTH together count)
+  set(at 0)
+  while(at LESS count)
+    list(SUBLIST together ${at} 8 some)
+    list(TRANSFORM some REPLACE "(.+)" "#include \"\\1\"")
+    list(JOIN some "\n" text)
+    set(joined ${CMAKE_CURRENT_BINARY_DIR}/joined/${target}_${at}.cpp)
+    file(CONFIGURE OUTPUT ${joined} CONTENT "${text}\n" @ONLY)
+    list(APPEND alone ${joined})
+    math(EXPR at "${at} + 8")
+  endwhile()
+  set_property(TARGET ${target} PROPERTY SOURCES ${alone})
 endfunction()
 
 # pom_room(NAME SOURCES a.cpp ... LINK target ...): one room of the house, an object library that the shared
@@ -46,10 +83,10 @@ function(pom_precompiled target)
   if(NOT target STREQUAL test_headers)
     target_precompile_headers(${target} REUSE_FROM test_headers)
   endif()
-  if(CCACHE AND CMAKE_CXX_COMPILER_LAUNCHER STREQUAL CCACHE) # ccache's manual asks for both
+  if(CCACHE AND CMAKE_CXX_COMPILER_LAUNCHER STREQUAL POM_CCACHE) # ccache's manual asks for both
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${CCACHE}")
+    list(INSERT POM_CCACHE 3 CCACHE_SLOPPINESS=pch_defines,time_macros)
+    set_target_properties(${target} PROPERTIES CXX_COMPILER_LAUNCHER "${POM_CCACHE}")
   endif()
 endfunction()
 
