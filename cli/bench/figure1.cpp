@@ -278,12 +278,7 @@ BenchReport figure1_report(Bench& bench) {
   report_files(bench, figure.report.name);
   print_heading(bench, figure.report);
   time_forward(figure);
-  const bool trained = bench.dtype == "bf16" || bench.dtype == "fp32";
-  if (!bench.options.no_backward && trained)
-    time_training(figure);
-  else if (!bench.options.no_backward)
-    figure.report.notes.push_back("No backward pass: training is in bf16 or fp32, not in " + bench.dtype +
-                                  ".");
+  if (times_backward(bench, figure.report)) time_training(figure);
   return std::move(figure.report);
 }
 

@@ -233,6 +233,13 @@ void print_row(const Bench& bench, const BenchReport& report, const BenchSection
   if (!bench.options.json) print(BenchTable(report.peak, section.first).line(row));
 }
 
+bool times_backward(const Bench& bench, BenchReport& report) {
+  if (bench.options.no_backward) return false;
+  if (bench.dtype == "bf16" || bench.dtype == "fp32") return true;
+  report.notes.push_back("No backward pass: training is in bf16 or fp32, not in " + bench.dtype + ".");
+  return false;
+}
+
 int finish_report(const Bench& bench, const BenchReport& report) {
   if (!bench.options.output.empty()) {
     const fs::path folder = bench.options.output;

@@ -66,6 +66,9 @@ void print_row(const Bench& bench, const BenchReport& report, const BenchSection
 // What bench_figure1() reports; with options.json nothing is printed on the way.
 BenchReport figure1_report(Bench& bench);
 
+// Whether the backward pass is timed too; where its dtype is what forbids it, the report says so.
+bool times_backward(const Bench& bench, BenchReport& report);
+
 // The files, and the result for programs; the exit code.
 int finish_report(const Bench& bench, const BenchReport& report);
 

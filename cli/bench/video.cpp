@@ -225,12 +225,7 @@ int bench_video(Bench& bench) {
   print_heading(bench, video.report);
   time_whole(video);
   time_stream(video);
-  const bool trained = bench.dtype == "bf16" || bench.dtype == "fp32";
-  if (!bench.options.no_backward && trained)
-    time_training(video);
-  else if (!bench.options.no_backward)
-    video.report.notes.push_back("No backward pass: training is in bf16 or fp32, not in " + bench.dtype +
-                                 ".");
+  if (times_backward(bench, video.report)) time_training(video);
   return finish_report(bench, video.report);
 }
 

@@ -5,6 +5,7 @@
 // 2B sequences, n blocks of each, K tokens of a block.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -62,8 +63,8 @@ struct TextRead {
 struct Evaluated {
   at::Tensor modulation;  // (1, width): the time alone conditions
   TextRead text;
-  at::Tensor positions;    // (n K, d)
-  at::Tensor tokens_seen;  // (n, 1): 1e-7 + of how many tokens a block sees the sums
+  at::Tensor positions;                // (n K, d)
+  at::Tensor tokens_seen, tokens_own;  // (n): 1e-7 + of how many tokens a block sees the sums, and its own
   ClipPast past, left;
 };
 
@@ -253,18 +254,20 @@ class ClipDenoiser final : public Denoiser {
 
   void start_states() {
     past_.clear();
-    for (std::int64_t i = 0; i < count(); ++i) past_.emplace_back(config_, rows_of(i), stream_);
+    std::map<std::int64_t, ClipPast> nothing;  // of so many rows: only read, so one serves all
+    for (std::int64_t i = 0; i < count(); ++i)
+      past_.push_back(nothing.try_emplace(rows_of(i), config_, rows_of(i), stream_).first->second);
     pending_.assign(evaluations_.size(), {});
   }
 
-  // (n, 1), of the next n blocks.
+  // (n), of the next n blocks.
   at::Tensor tokens_seen(std::int64_t n) const {
     std::vector<double> seen;
     for (std::int64_t b = block_ + 1; b <= block_ + n; ++b) {
       const std::int64_t blocks = config_.window > 0 ? std::min(config_.window, b) : b;
       seen.push_back(1e-7 + static_cast<double>(blocks * rows_ * columns_));
     }
-    return at::tensor(seen, at::kDouble).to(stream_).unsqueeze(1);
+    return at::tensor(seen, at::kDouble).to(stream_);
   }
 
   // ---- the text ----
@@ -372,8 +375,13 @@ class ClipDenoiser final : public Denoiser {
           all, " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
     make_buffers(n);
     patches_.copy_(clip_patchify(x.to(stream_), config_).view_as(patches_));
-    Evaluated now{
-        table_->rows(i), texts_of(i), positions(n), seen_of(n), past_[static_cast<std::size_t>(i)], {}};
+    Evaluated now{table_->rows(i),
+                  texts_of(i),
+                  positions(n),
+                  seen_of(n),
+                  tokens_own_,
+                  past_[static_cast<std::size_t>(i)],
+                  {}};
     now.left = now.past.next();
     if (graphs_ && !split.split())
       run_graph(now, R, n);
@@ -399,6 +407,7 @@ class ClipDenoiser final : public Denoiser {
     patches_ = at::empty({batch_, n * K, config_.values()}, stream_);
     tokens_ = at::empty({2 * batch_ * n, K, config_.dim}, stream_);
     pixels_ = at::empty({2 * batch_ * n, K, config_.values()}, stream_);
+    tokens_own_ = at::full({n}, 1e-7 + static_cast<double>(K), stream_);
   }
 
   // The same work on buffers that stay where they are, which is captured once for each number of rows and
@@ -412,6 +421,7 @@ class ClipDenoiser final : public Denoiser {
                  {at::empty_like(now.text.means), {}},
                  at::empty_like(now.positions),
                  at::empty_like(now.tokens_seen),
+                 now.tokens_own,
                  now.past.next(),
                  now.past.next()};
     }
@@ -496,8 +506,21 @@ class ClipDenoiser final : public Denoiser {
       x.copy_(ops::gated_add(x, mixed, gate.contiguous(), 0));
       return;
     }
-    ops::add_mixer(x, mixing, layer.pom, config_.order, gate,
-                   [&](const at::Tensor& sums) { return seen_means(l, sums, e, n); });
+    if (config_.block_causal())
+      return ops::add_mixer(x, mixing, layer.pom, config_.order, gate, seen_by(l, e));
+    at::Tensor whole = x.view({rows / n, -1, config_.dim});  // blocks that all see each other
+    ops::add_mixer(whole, part_modulation(e, l, scale_1, shift_1, rows / n), layer.pom, config_.order,
+                   gate_of(e, l, gate_1, rows / n));
+  }
+
+  // Of the blocks that are evaluated.
+  ops::PastSums seen_by(std::int64_t l, const Evaluated& e) const {
+    const std::int64_t place = place_[static_cast<std::size_t>(l)];
+    if (place < 0) return {.window = 1, .past = {}, .left = {}, .tokens_seen = e.tokens_own};
+    return {.window = config_.window,
+            .past = e.past.sums[place],
+            .left = e.left.sums[place],
+            .tokens_seen = e.tokens_seen};
   }
 
   // (R n, kD), of texts of R items or of all their blocks: a row for each of those that are here, if they
@@ -505,21 +528,6 @@ class ClipDenoiser final : public Denoiser {
   at::Tensor context_here(const at::Tensor& context, std::int64_t R, std::int64_t n) const {
     if (told_.text.dim() == 3) return context;
     return context.unflatten(0, {R, -1}).narrow(1, first_here_, n).flatten(0, 1);
-  }
-
-  // From the sums of blocks (R n, kD) to the means of what each of them sees: itself and those before it, or
-  // all blocks each other.
-  at::Tensor seen_means(std::int64_t l, const at::Tensor& sums, Evaluated& e, std::int64_t n) const {
-    const std::int64_t K = rows_ * columns_;
-    const at::Tensor blocks = sums.view({-1, n, config_.features()});
-    if (!config_.block_causal())
-      return (blocks.sum(1, /*keepdim=*/true) / static_cast<double>(n * K))
-          .expand_as(blocks)
-          .reshape_as(sums);
-    const std::int64_t place = place_[static_cast<std::size_t>(l)];
-    if (place < 0) return sums / (1e-7 + static_cast<double>(K));
-    const at::Tensor seen = seen_sums(e.past.sums[place], blocks, config_.window_of(l), e.left.sums[place]);
-    return (seen / e.tokens_seen).view_as(sums);
   }
 
   // The same of a clip whose other blocks are with other ranks.
@@ -604,6 +612,7 @@ class ClipDenoiser final : public Denoiser {
   std::vector<Pending> pending_;     // and after them
   std::vector<std::int64_t> place_;  // of each layer among those with a past, or -1
   at::Tensor tokens_seen_;           // of the blocks from seen_block_ on
+  at::Tensor tokens_own_;
   std::int64_t seen_block_ = 0;
 
   at::Tensor patches_, tokens_, pixels_;  // (B, n K, values), (2B n, K, d), (2B n, K, values)

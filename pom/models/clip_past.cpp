@@ -3,10 +3,7 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -39,46 +36,6 @@ ClipPast ClipPast::next() const {
   if (sums.defined()) copy.sums = at::empty(sums.sizes(), sums.options());
   copy.caches = caches;
   return copy;
-}
-
-namespace {
-
-// A GPU adds up many blocks in few kernels, in an order that the shapes alone decide.
-at::Tensor seen_on_gpu(const at::Tensor& past, const at::Tensor& sums, std::int64_t window,
-                       at::Tensor& left) {
-  const std::int64_t n = sums.size(1);
-  if (window == 0 && n == 1) {
-    at::add_out(left, past, sums);
-    return left;
-  }
-  const at::Tensor all = at::cat({past, sums}, 1);
-  if (window == 0) {
-    const at::Tensor totals = all.cumsum(1).narrow(1, 1, n);
-    left.copy_(totals.narrow(1, n - 1, 1));
-    return totals;
-  }
-  left.copy_(all.narrow(1, n, window));
-  return all.unfold(1, window, 1).narrow(1, 1, n).sum(-1);
-}
-
-}  // namespace
-
-at::Tensor seen_sums(const at::Tensor& past, const at::Tensor& sums, std::int64_t window, at::Tensor left) {
-  if (sums.is_cuda()) return seen_on_gpu(past, sums, window, left);
-  const std::int64_t n = sums.size(1), kept = past.size(1);
-  const at::Tensor all = at::cat({past, sums}, 1);
-  at::Tensor seen = at::empty_like(sums);
-  for (std::int64_t b = 0; b < n; ++b) {
-    at::Tensor now = seen.select(1, b);
-    if (window == 0) {
-      at::add_out(now, b == 0 ? past.select(1, 0) : seen.select(1, b - 1), sums.select(1, b));
-      continue;
-    }
-    now.copy_(all.select(1, b + 1));
-    for (std::int64_t i = 2; i <= window; ++i) now.add_(all.select(1, b + i));
-  }
-  left.copy_(window == 0 ? seen.narrow(1, n - 1, 1) : all.narrow(1, n, kept));
-  return seen;
 }
 
 // ---- states ----
@@ -154,7 +111,6 @@ ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_
   const std::int64_t each = (config.window > 0 ? 1 : blocks) * tokens;
   check(counts.eq(each).all().item<bool>(), "Denoiser: state: counts: expected ", each,
         " tokens behind every sum, got others");
-  past.sums = at::zeros(past.sums.sizes(), stream);
   past.sums.narrow(2, past.sums.size(2) - kept, kept).copy_(sums);
   return past;
 }

@@ -36,11 +36,6 @@ class ClipPast {
 std::vector<std::int64_t> layers_with_past(const NetworkConfig& config);
 std::int64_t sums_kept(const NetworkConfig& config);  // W
 
-// What n blocks see, each itself and those before it, or the last `window` of these (0: all): from `past`
-// (R, W, kD) and the sums of the blocks (R, n, kD) to sums (R, n, kD), and what they leave, which is
-// written to `left` (R, W, kD). On the CPU in order, block after block.
-at::Tensor seen_sums(const at::Tensor& past, const at::Tensor& sums, std::int64_t window, at::Tensor left);
-
 // As Denoiser::state() has them, of evaluation i after so many blocks of `tokens` each; and back.
 void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const ClipPast& past,
                const NetworkConfig& config, std::int64_t blocks, std::int64_t tokens);

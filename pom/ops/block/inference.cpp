@@ -170,19 +170,16 @@ void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, 
 }
 
 void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const SeenMeans& seen) {
+               const at::Tensor& gate, const PastSums& past) {
   constexpr const char* op = "add_mixer";
   check_mixer_half(op, x, m, weights, gate);
-  const SeenMeans checked = [&](const at::Tensor& sums) {
-    const at::Tensor H = seen(sums);
-    check_means(op, "seen", H, x, weights);
-    return H;
-  };
+  check_past(op, past, x.size(0), weights.ho_weight.size(0), x);
   if (x.size(0) == 0) return;
-  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, checked)) return;
+  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, past)) return;
   check_composable(op, x, {});
-  if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate, &checked);
-  composed_selection(x, m, checked(composed_sums(x, m, weights, order)), weights, gate);
+  const auto seen = [&](const at::Tensor& sums) { return seen_means(past, sums); };
+  if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate, seen);
+  composed_selection(x, m, seen(composed_sums(x, m, weights, order)), weights, gate);
 }
 
 void add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& weights,

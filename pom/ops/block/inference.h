@@ -8,9 +8,9 @@
 // fp64. Scales, shifts and gates are (B, d) in the stream's dtype, rows that may lie apart.
 #pragma once
 
-#include <functional>
 #include <string>
 
+#include "pom/ops/block/past_sums.h"
 #include "pom/ops/mixer.h"
 
 namespace pom::ops {
@@ -43,11 +43,9 @@ std::string fp8_refusal(c10::Device device);
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8 = {});
 
-// The same where a sequence sees others than itself, or something else: from the sums over the tokens of each
-// sequence (B, kD), in the stream's dtype, to the means that its tokens see, of the same shape and dtype.
-using SeenMeans = std::function<at::Tensor(const at::Tensor& sums)>;
+// The same of sequences that are blocks of others, x (R n, K, d), which see those before them as well.
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const SeenMeans& seen);
+               const at::Tensor& gate, const PastSums& past);
 
 // x += gate * mixer_select(m, H): the queries of a layer whose context has been read, H (B, kD) its means.
 void add_selection(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,

@@ -3,6 +3,7 @@
 
 #include "pom/ops/block/inference.h"
 #include "pom/ops/cpu/dense.h"
+#include "pom/ops/cpu/layer.h"
 
 namespace pom::ops::cpu {
 
@@ -14,7 +15,7 @@ PerSequence per_sequence(const at::Tensor& values);
 
 // x += gate * mixer_layer(modulated norm of x); with `seen`, of the means that it makes of the sums.
 void mixer_stream(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights,
-                  std::int64_t order, const at::Tensor& gate, const SeenMeans* seen = nullptr);
+                  std::int64_t order, const at::Tensor& gate, const BetweenSums& seen = {});
 // x += gate * mixer_select(modulated norm of x, H)
 void selection_stream(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
                       const LayerWeights& weights, const at::Tensor& gate);

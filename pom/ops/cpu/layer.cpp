@@ -376,12 +376,12 @@ void set_stream(LayerArgs& a, const Modulation& m, const at::Tensor& gate) {
 }  // namespace
 
 void mixer_stream(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
-                  const at::Tensor& gate, const SeenMeans* seen) {
+                  const at::Tensor& gate, const BetweenSums& seen) {
   const Problem problem = check_stream_layer(x, w, order);
   Pass pass(problem, x, x, w);
   set_stream(pass.args(), m, gate);
   const at::Tensor H = at::empty({problem.sequences(), problem.kD()}, x.options());
-  pass.select(seen ? pass.context_means(H, *seen) : pass.context_means(H));
+  pass.select(seen ? pass.context_means(H, seen) : pass.context_means(H));
 }
 
 void selection_stream(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& w,

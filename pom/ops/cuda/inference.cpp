@@ -230,6 +230,28 @@ Means few_means(const char* op, const kernels::FewRowsGemm& p, std::int64_t orde
   return m;
 }
 
+// The sums over the rows of tiles, apart, and what they were summed of.
+struct TileSums {
+  kernels::Gemm gemm;
+  at::Tensor partial;
+};
+TileSums tile_sums(const char* op, const Rows& context, const Matrix& ho, std::int64_t order,
+                   const kernels::Runs& runs, const at::Tensor& visible, Queue& queue) {
+  queue.settled = false;
+  TileSums t{gemm_of(context, ho), {}};
+  t.partial = floats({kernels::sums_slots(t.gemm.sizes, runs), t.gemm.sizes.outputs}, context.values);
+  kernels::SumsEpilogue epilogue;
+  epilogue.order = static_cast<int>(order), epilogue.runs = runs;
+  epilogue.partial = t.partial.mutable_data_ptr<float>();
+  if (visible.defined()) epilogue.visible = visible.const_data_ptr<std::uint8_t>();
+  const Run sums = [&](const kernels::Gemm& q) { return kernels::gemm_sums(q, epilogue, queue.stream); };
+  if (order == 2)
+    launch(op, t.gemm, "sums", queue.stream, sums, sums);
+  else
+    check_launch(op, sums(t.gemm));  // there is one tile
+  return t;
+}
+
 // Few rows have the weights in the paper's order, more in that of gemm_sums.
 Means means(const char* op, const Rows& context, const Dense& dense, Dtype dtype, std::int64_t order,
             const Visibility& seen, Queue& queue) {
@@ -238,19 +260,7 @@ Means means(const char* op, const Rows& context, const Dense& dense, Dtype dtype
   const Matrix ho = matrix(dense, dtype, plain ? 0 : order);
   if (plain)
     return few_means(op, *rows_of(context, ho, queue.settled), order, seen, {}, context.values, queue);
-  queue.settled = false;
-  const kernels::Gemm p = gemm_of(context, ho);
-  const at::Tensor partial =
-      floats({kernels::sums_slots(p.sizes, seen.runs), p.sizes.outputs}, context.values);
-  kernels::SumsEpilogue epilogue;
-  epilogue.order = static_cast<int>(order), epilogue.runs = seen.runs;
-  epilogue.partial = partial.mutable_data_ptr<float>();
-  if (seen.visible.defined()) epilogue.visible = seen.visible.const_data_ptr<std::uint8_t>();
-  const Run sums = [&](const kernels::Gemm& q) { return kernels::gemm_sums(q, epilogue, queue.stream); };
-  if (order == 2)
-    launch(op, p, "sums", queue.stream, sums, sums);
-  else
-    check_launch(op, sums(p));  // there is one tile
+  const auto [p, partial] = tile_sums(op, context, ho, order, seen.runs, seen.visible, queue);
   const bool whole = !seen.visible.defined() && !seen.sums && !seen.causal && p.dtype != Dtype::e4m3;
   if (seen.gated_here && whole && kernels::gate_takes_sums(p.sizes, seen.runs))
     return {seen.runs, {}, {}, partial};
@@ -283,6 +293,30 @@ at::Tensor sums_of(const char* op, const Rows& context, const Dense& dense, Dtyp
   const Running state{{}, {}, floats({context.values.size(0), dense.weight.size(0)}, context.values)};
   few_means(op, *few, order, seen, state, context.values, queue);
   return state.total;
+}
+
+// Whether one kernel makes the means of sums and of those of the blocks before.
+bool folds(const PastSums& past) {
+  return past.past.is_contiguous() && past.left.is_contiguous() && past.tokens_seen.is_contiguous();
+}
+
+// Of blocks that see those before them, context (R n, K, d): the sums of tiles, added up to what is kept.
+Means means_with_past(const char* op, const Rows& context, const Dense& dense, Dtype dtype,
+                      std::int64_t order, const PastSums& past, Queue& queue) {
+  const at::Tensor& blocks = context.values;
+  const std::int64_t n = past.blocks(), K = blocks.size(1), R = blocks.size(0) / n;
+  const kernels::Runs runs{.run_tokens = K};
+  const Rows all{blocks.view({R, n * K, blocks.size(2)}), {}};
+  const auto [p, partial] = tile_sums(op, all, matrix(dense, dtype, order), order, runs, {}, queue);
+  Means m{{}, floats({R * n, p.sizes.outputs}, blocks), {}, {}};
+  kernels::FoldParams fold;
+  fold.sizes = p.sizes, fold.runs = runs, fold.partial = floats_of(partial);
+  fold.causal = true, fold.window = past.window;
+  fold.past = floats_of(past.past), fold.seen = floats_of(past.tokens_seen);
+  at::Tensor left = past.left;
+  fold.left = left.mutable_data_ptr<float>(), fold.H = m.H.mutable_data_ptr<float>();
+  check_launch(op, kernels::fold_sums(fold, queue.stream));
+  return m;
 }
 
 // sigmoid(x W_se + b_se) H, for the product that follows: the sigmoid is at most 1, so the scale of H fits.
@@ -430,8 +464,18 @@ bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::i
   const Dtype dtype = gemm_dtype(w.ho_weight, {});
   const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
   const Rows normal = modulated_norm(op, x, m, w.ho_weight, dtype, queue);
-  const Means H = means_from(seen(sums_of(op, normal, {w.ho_weight, w.ho_bias}, dtype, order, {}, queue)));
-  queue.settled = false;  // what `seen` ran
+  const Dense ho{w.ho_weight, w.ho_bias};
+  Means H;
+  if (!past.past.defined()) {  // 1e-7 does not count beside one token
+    Visibility seen;
+    seen.gated_here = true;
+    H = means(op, normal, ho, dtype, order, seen, queue);
+  } else if (!few_sums(x, w.ho_weight, order) && folds(past)) {
+    H = means_with_past(op, normal, ho, dtype, order, past, queue);
+  } else {
+    H = means_from(seen_means(past, sums_of(op, normal, ho, dtype, order, {}, queue)));
+    queue.settled = false;  // what came between
+  }
   add_gated(op, x, gated(op, normal, se, H, queue), ag, gate, queue);
   return true;
 }

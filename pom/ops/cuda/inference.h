@@ -17,7 +17,7 @@ namespace pom::ops::cuda {
 bool add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8);
 bool add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const SeenMeans& seen);
+               const at::Tensor& gate, const PastSums& past);
 bool add_selection(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
                    const LayerWeights& weights, const at::Tensor& gate);
 bool add_feed_forward(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,

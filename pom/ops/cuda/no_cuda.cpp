@@ -46,7 +46,7 @@ bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t
   return false;
 }
 bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
-               const SeenMeans&) {
+               const PastSums&) {
   return false;
 }
 bool add_selection(at::Tensor&, const Modulation&, const at::Tensor&, const LayerWeights&,

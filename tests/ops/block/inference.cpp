@@ -2,6 +2,7 @@
 // on nothing but the row.
 #include "pom/ops/block/inference.h"
 
+#include "tests/ops/block/seen_blocks.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -99,46 +100,70 @@ TEST_P(Halves, Mixer) {
   near(x, expected);
 }
 
-// A sequence that sees the one before it as well, and one whose context has been read.
-TEST_P(Halves, MixersOfGivenMeans) {
-  const std::int64_t order = 2, features = 2 * order * d;
+// Blocks that see those before them, of sequences of as many blocks as divide the batch; with and without a
+// window, after others and as the first, and in one go or one after another.
+TEST_P(Halves, MixersOfBlocks) {
+  const std::int64_t order = 2, features = 2 * order * d, n = B % 2 == 0 ? 2 : B, R = B / n;
   const Dense ho = dense(d, features), se = dense(d, features), ag = dense(features, d);
   const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
   const LayerWeights wide_weights{wide(ho.weight), wide(ho.bias),   wide(se.weight),
                                   wide(se.bias),   wide(ag.weight), wide(ag.bias)};
-  const auto with_the_last = [&](const at::Tensor& sums) {
-    return (sums + sums.roll(1, 0)) / static_cast<double>(2 * N);
-  };
-  const auto added = [&](const at::Tensor& H) {
-    return wide(x) + wide(gate).unsqueeze(1) * composed::mixer_select(modulated(), H, wide_weights);
-  };
+  const at::Tensor sums =
+      composed::mixer_summary(modulated(), wide_weights, order, {}).view({R, n, features});
   const at::Tensor before = x.clone();
-  at::Tensor asked;
-  const at::Tensor sums = composed::mixer_summary(modulated(), wide_weights, order, {});
-  at::Tensor expected = added(with_the_last(sums));
-  add_mixer(x, modulation, weights, order, gate, [&](const at::Tensor& given) {
-    asked = given;
-    return with_the_last(given);
-  });
-  near(asked / static_cast<double>(N), sums / static_cast<double>(N));
-  EXPECT_EQ(asked.scalar_type(), stream);
-  near(x, expected);
+  for (const std::int64_t window : {0, 1, 3}) {
+    const std::int64_t kept = std::max<std::int64_t>(window, 1);
+    const at::Tensor past = at::randn({R, kept, features}, stream) * 5;
+    const at::Tensor seen = at::rand({n}, stream) * 20 + static_cast<double>(N);
+    const auto [H, left] = seen_blocks(sums, past, seen, window);
+    const at::Tensor expected =
+        wide(before) + wide(gate).unsqueeze(1) * composed::mixer_select(modulated(), H, wide_weights);
+    for (const Path way : {Path::automatic, Path::composed}) {
+      const PathGuard guard(way);
+      at::Tensor out = before.clone(), kept_now = at::empty_like(past);
+      add_mixer(out, modulation, weights, order, gate, {window, past, kept_now, seen});
+      near(out, expected);
+      near(kept_now / static_cast<double>(N), left / static_cast<double>(N));
+    }
+    if (R > 1 || n == 1) continue;
+    at::Tensor state = past.clone();  // block by block
+    for (std::int64_t b = 0; b < n; ++b) {
+      const auto one = [&](const at::Tensor& rows) { return rows.narrow(0, b, 1); };
+      at::Tensor block = one(before).clone(), next = at::empty_like(state);
+      add_mixer(block, {one(modulation.scale), one(modulation.shift), 1e-6}, weights, order, one(gate),
+                {window, state, next, seen.narrow(0, b, 1)});
+      near(block, one(expected));
+      state = next;
+    }
+    near(state / static_cast<double>(N), left / static_cast<double>(N));
+  }
+}
 
-  x = before.clone();
+TEST_P(Halves, MixersOfBlocksAlone) {
+  const std::int64_t order = 2, features = 2 * order * d;
+  const Dense ho = dense(d, features), se = dense(d, features), ag = dense(features, d);
+  const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
+  at::Tensor expected = x.clone();
+  add_mixer(expected, modulation, weights, order, gate);
+  add_mixer(x, modulation, weights, order, gate,
+            {.window = 1, .past = {}, .left = {}, .tokens_seen = at::full({B}, N + 1e-7, stream)});
+  near(x, wide(expected));
+}
+
+TEST_P(Halves, Selection) {
+  const std::int64_t features = 3 * d;
+  const Dense se = dense(d, features), ag = dense(features, d);
+  const LayerWeights weights{{}, {}, se.weight, se.bias, ag.weight, ag.bias};
+  const LayerWeights wide_weights{{}, {}, wide(se.weight), wide(se.bias), wide(ag.weight), wide(ag.bias)};
   const at::Tensor H = at::randn({B, features}, stream);
-  expected = added(wide(H));
+  const at::Tensor expected =
+      wide(x) + wide(gate).unsqueeze(1) * composed::mixer_select(modulated(), wide(H), wide_weights);
   at::Tensor plain = x.clone();
   add_selection(x, modulation, H, weights, gate);
   near(x, expected);
-  {
-    const PathGuard guard(Path::composed);
-    add_selection(plain, modulation, H, weights, gate);
-    near(plain, expected);
-    plain = before.clone();
-    add_mixer(plain, modulation, weights, order, gate, with_the_last);
-  }
-  x = before;
-  near(plain, added(with_the_last(sums)));
+  const PathGuard guard(Path::composed);
+  add_selection(plain, modulation, H, weights, gate);
+  near(plain, expected);
 }
 
 TEST_P(Halves, Linears) {
@@ -174,8 +199,8 @@ TEST_P(Halves, NeighboursAndThreadsChangeNoBit) {
   const LayerWeights weights{ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias};
   const auto run = [&](at::Tensor x, const Modulation& m, const at::Tensor& g) {
     add_mixer(x, m, weights, order, g);
-    const auto half = [](const at::Tensor& sums) { return sums * 0.5; };
-    add_mixer(x, m, weights, order, g, half);
+    const at::Tensor past = at::ones({x.size(0), 2, features}, stream);
+    add_mixer(x, m, weights, order, g, {2, past, at::empty_like(past), at::full({1}, 9, stream)});
     add_selection(x, m, at::ones({x.size(0), features}, stream), weights, g);
     add_feed_forward(x, m, up, down, g);
     return x;
@@ -255,10 +280,17 @@ TEST(HalvesErrors, NameTheArgument) {
               add_selection(x, good, at::randn({2, 15}), mixer, good.scale);
             }).find("H: expected Float of shape (2, 16), got (2, 15)"),
             std::string::npos);
-  EXPECT_NE(message([&] {
-              add_mixer(x, good, mixer, 2, good.scale, [](const at::Tensor& sums) { return sums[0]; });
-            }).find("seen: expected Float of shape (2, 16), got (16)"),
+  const auto of_past = [&](PastSums past) {
+    return message([&] { add_mixer(x, good, mixer, 2, good.scale, past); });
+  };
+  const at::Tensor sums = at::randn({1, 1, 16}), seen = at::ones({2});
+  EXPECT_EQ(of_past({0, sums, sums.clone(), seen}), "no error");
+  EXPECT_NE(of_past({0, sums, sums.clone(), at::ones({3})}).find("tokens_seen: expected Float of shape (n)"),
             std::string::npos);
+  EXPECT_NE(
+      of_past({2, sums, sums.clone(), seen}).find("past: expected Float of shape (1, 2, 16), got (1, 1, 16)"),
+      std::string::npos);
+  EXPECT_NE(of_past({0, sums, {}, seen}).find("left: expected room"), std::string::npos);
   at::Tensor flat = x.view({6, 8});
   const Modulation each{at::randn({6, 8}), at::randn({6, 8})};
   EXPECT_NE(

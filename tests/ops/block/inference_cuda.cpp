@@ -1,5 +1,6 @@
 // The halves of blocks on a GPU with the fused products, against ATen in fp64: within twice the error of the
 // composed operations in the same dtype, in fp8 within what e4m3 rounds. Skipped without such a GPU.
+#include "tests/ops/block/seen_blocks.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -98,34 +99,44 @@ TEST_P(GpuHalves, Mixer) {
   }
 }
 
-// A sequence that sees the one before it as well, and one whose context has been read; with rows of one
-// modulation, as clips have them.
-TEST_P(GpuHalves, MixersOfGivenMeans) {
-  for (const std::int64_t order : {1, 2, 3}) {
-    const LayerWeights weights = mixer(order);
-    const auto with_the_last = [&](const at::Tensor& sums) {
-      return (sums + sums.roll(1, 0)) / static_cast<double>(2 * N);
-    };
-    const at::Tensor sums = composed::mixer_summary(modulated(), wide(weights), order, {});
-    expect_near(gated(composed::mixer_select(modulated(), with_the_last(sums), wide(weights))),
-                [&](at::Tensor& stream) {
-                  add_mixer(stream, modulation, weights, order, gate, with_the_last);
-                  return stream;
-                });
-    const at::Tensor H = at::randn({B, 2 * order * d}, x.options());
+// Blocks that see those before them, and queries whose context has been read; with rows of one modulation, as
+// clips have them.
+TEST_P(GpuHalves, MixersOfBlocks) {
+  const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand_as(rows); };
+  modulation = {first(modulation.scale), first(modulation.shift), modulation.eps}, gate = first(gate);
+  const std::int64_t n = B % 2 == 0 ? 2 : B, R = B / n;
+  for (const std::int64_t order : {1, 2, 3})
+    for (const std::int64_t window : {0, 1, 3}) {
+      const LayerWeights weights = mixer(order);
+      const std::int64_t features = 2 * order * d, kept = std::max<std::int64_t>(window, 1);
+      const at::Tensor sums =
+          composed::mixer_summary(modulated(), wide(weights), order, {}).view({R, n, features});
+      const at::Tensor past = at::randn({R, kept, features}, x.options()) * 5;
+      const at::Tensor seen = at::rand({n}, x.options()) * 20 + static_cast<double>(N);
+      const auto [H, left] = seen_blocks(sums, past, seen, window);
+      expect_near(gated(composed::mixer_select(modulated(), H, wide(weights))), [&](at::Tensor& stream) {
+        at::Tensor now = at::empty_like(past);
+        add_mixer(stream, modulation, weights, order, gate, {window, past, now, seen});
+        const double error = ((wide(now) - left).abs() / (1 + left.abs())).max().item<double>();
+        EXPECT_LT(error, dtype == at::kHalf ? 0x1p-8 : 0x1p-5) << "order " << order << ", window " << window;
+        return stream;
+      });
+    }
+}
+
+TEST_P(GpuHalves, Selection) {
+  const LayerWeights weights = mixer(2);
+  const at::Tensor H = at::randn({B, 4 * d}, x.options());
+  for (const bool one : {false, true}) {
+    if (one) {
+      const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand_as(rows); };
+      modulation = {first(modulation.scale), first(modulation.shift), modulation.eps}, gate = first(gate);
+    }
     expect_near(gated(composed::mixer_select(modulated(), wide(H), wide(weights))), [&](at::Tensor& stream) {
       add_selection(stream, modulation, H, weights, gate);
       return stream;
     });
   }
-  const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand_as(rows); };
-  modulation = {first(modulation.scale), first(modulation.shift), modulation.eps}, gate = first(gate);
-  const LayerWeights weights = mixer(2);
-  const at::Tensor H = at::randn({B, 4 * d}, x.options());
-  expect_near(gated(composed::mixer_select(modulated(), wide(H), wide(weights))), [&](at::Tensor& stream) {
-    add_selection(stream, modulation, H, weights, gate);
-    return stream;
-  });
 }
 
 TEST_P(GpuHalves, FeedForward) {

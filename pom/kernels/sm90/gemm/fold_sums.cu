@@ -16,6 +16,9 @@ struct Fold {
   const float* counts;
   float* H;
   float* largest;
+  const float* past;
+  float* left;
+  const float* seen;
 };
 
 // Of one run: its tiles lie one after another, each in the slot tile + run.
@@ -80,7 +83,12 @@ __global__ void __launch_bounds__(kFoldColumns* kFoldGroups) fold_runs_kernel(co
   const auto count = [&](int j) {
     return f.counts ? f.counts[run0 + j] : static_cast<float>(to(j) - from(j));
   };
-  const auto value = [&](int j) { return inside ? run_sum(f, row, run0 + j, from(j), to(j), column) : 0.0f; };
+  const int kept = max(f.window, 1);  // sums of runs before these, the last of which has number -1
+  const auto kept_at = [&](int i) { return (static_cast<int64_t>(batch) * kept + i) * f.columns + column; };
+  const auto value = [&](int j) {
+    if (!inside) return 0.0f;
+    return j < 0 ? f.past[kept_at(kept + j)] : run_sum(f, row, run0 + j, from(j), to(j), column);
+  };
   float sum = 0, number = 0;
   const bool prefix = causal && f.window == 0;
   if (prefix) {
@@ -88,26 +96,33 @@ __global__ void __launch_bounds__(kFoldColumns* kFoldGroups) fold_runs_kernel(co
     sums[group][lane] = sum;
     if (lane == 0) numbers[group] = number;
     __syncthreads();
-    sum = number = 0;
+    sum = f.past ? value(-1) : 0, number = 0;
     for (int g = 0; g < group; ++g) sum += sums[g][lane], number += numbers[g];
   }
   for (int j = first; j < end; ++j) {
     if (!prefix) {
       sum = number = 0;
-      for (int i = causal ? max(0, j - f.window + 1) : j; i < j; ++i) sum += value(i), number += count(i);
+      const int oldest = j - f.window + 1;
+      for (int i = !causal ? j : f.past ? oldest : max(0, oldest); i < j; ++i)
+        sum += value(i), number += i < 0 ? 0 : count(i);
     }
     sum += value(j), number += count(j);
     if (!inside) continue;
-    const float mean = sum / (1e-7f + number);
+    const float mean = sum / (f.past ? f.seen[j] : 1e-7f + number);
     f.H[(run0 + j) * f.columns + column] = mean;
     keep_largest(f, batch, mean);
+    if (prefix && f.past && j == runs - 1) f.left[kept_at(0)] = sum;
   }
+  if (f.past && !prefix && inside)
+    for (int i = group; i < kept; i += kFoldGroups) f.left[kept_at(i)] = value(runs - kept + i);
 }
 
 }  // namespace
 
 cudaError_t fold_sums(const FoldParams& p, cudaStream_t stream) {
   if (!p.partial || !p.H || p.sizes.tokens < 1 || p.window < 0) return cudaErrorInvalidValue;
+  if (p.past && (!p.causal || !p.left || !p.seen || p.counts || p.left == p.past))
+    return cudaErrorInvalidValue;
   if (p.sizes.batch == 0) return cudaSuccess;
   if (p.sizes.batch > 65535 || p.sizes.rows() >= (1 << 30)) return cudaErrorInvalidValue;
   if (p.largest)  // each byte 0x2b: about 6e-13, so that a scale is never zero
@@ -120,7 +135,10 @@ cudaError_t fold_sums(const FoldParams& p, cudaStream_t stream) {
          static_cast<int>(p.window),
          p.counts,
          p.H,
-         p.largest};
+         p.largest,
+         p.past,
+         p.left,
+         p.seen};
   const dim3 grid(static_cast<unsigned>((p.sizes.outputs + kFoldColumns - 1) / kFoldColumns),
                   static_cast<unsigned>(p.sizes.batch));
   const dim3 block(kFoldColumns * kFoldGroups);

@@ -111,6 +111,11 @@ cudaError_t gemm_sums(const Gemm& gemm, const SumsEpilogue& epilogue, cudaStream
 // all runs of its sequence up to it, or of the last `window` of them. Divided by their number, of several
 // runs plus 1e-7; or where `counts` is given by 1e-7 + counts[run], the visible rows of each run (batch *
 // runs).
+//
+// With `causal` a sequence may go on from another one, of which sums are left: without a window the sum over
+// all of its rows, else those of its last `window` runs, oldest first (zeros where there were fewer). H is
+// divided by seen[run of the sequence] then, and the same sums after these rows are written to `left`, which
+// is not `past`. No counts.
 struct FoldParams {
   GemmSizes sizes;
   Runs runs;
@@ -119,7 +124,10 @@ struct FoldParams {
   int64_t window = 0;
   const float* counts = nullptr;
   float* H = nullptr;
-  float* largest = nullptr;  // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
+  float* largest = nullptr;     // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
+  const float* past = nullptr;  // (batch, max(window, 1), N) or null
+  float* left = nullptr;        // likewise, with past
+  const float* seen = nullptr;  // (runs), with past
 };
 cudaError_t fold_sums(const FoldParams& params, cudaStream_t stream);
 
