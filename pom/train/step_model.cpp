@@ -14,9 +14,9 @@ namespace {
 
 constexpr double tera = 1e12, gib = 1073741824.0;
 
-// bench/reports/2026-11-16-h200-third.md, `pom bench figure1` of 28 blocks of 1152: the column of products
+// bench/reports/h200-training.md, `pom bench figure1` of 28 blocks of 1152: the column of GEMMs
 // gives rate and launch, that of forward + backward the passes and a block's own time. Reading 1.486 GB in
-// 320 µs (2026-11-15-h200-second.md) gives the bandwidth. recipes/shapes.toml at 20,220 images a second
+// 320 µs (h200-causal-decoding.md) gives the bandwidth. recipes/shapes.toml at 20,220 images a second
 // (docs/cluster.md) gives what narrow rows cost.
 constexpr double measured_flops = 810 * tera, measured_bandwidth = 4.64 * tera, measured_launch = 2e-6;
 constexpr double kept_passes = 5.23;     // over what a block keeps, at the bandwidth, for rows without end
@@ -34,7 +34,7 @@ std::string as_measured(const char* what) {
   return detail::concat(what,
                         ": products at 810 TFLOP/s (bf16) beside their bytes at 4.64 TB/s, which together "
                         "are 640 to 660 for large ones, measured on an H200",
-                        " (bench/reports/2026-11-16-h200-third.md, 2026-11-15-h200-second.md)");
+                        " (bench/reports/h200-training.md, h200-causal-decoding.md)");
 }
 
 Processor scaled_h200(std::string_view name, double flops, double flops_fp32, double bandwidth, double memory,

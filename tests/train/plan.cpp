@@ -49,7 +49,7 @@ TEST(Links, CollectivesMoveWhatTheyMust) {
               8.0 / 16 * V / 10e9 + 7 * 1e-6 + 8 * 2e-6, 1e-12);
 }
 
-// ---- the model of a step against bench/reports/2026-11-16-h200-third.md ----
+// ---- the model of a step against bench/reports/h200-training.md ----
 
 Workload figure1(std::int64_t side, std::int64_t batch, const char* mixer = "pom", std::int64_t ffw = 4) {
   Workload work;
@@ -86,7 +86,7 @@ TEST(StepModel, IsWithinATenthOfWhatAnH200Takes) {
   }
 }
 
-// What the constants were not fitted to: the feed-forward of 2, forward (bench/reports/2026-11-16-h200.md).
+// What the constants were not fitted to: the feed-forward of 2, forward (bench/reports/h200-sampling.md).
 TEST(StepModel, KnowsTheProductsOfAnotherNetwork) {
   const std::pair<std::int64_t, double> products[] = {{32, 1.970}, {64, 7.383}, {128, 29.99}};
   for (const auto& [side, ms] : products)
@@ -212,7 +212,7 @@ TEST(Plan, SaysWhatWasAssumed) {
   std::string all;
   for (const std::string& line : assumptions(plan)) all += line + "\n";
   for (const char* part : {"810 TFLOP/s", "450 GB/s each way", "50 GB/s each way", "1000 classes",
-                           "divides the sides of images by 8", "2026-11-16-h200-third.md"})
+                           "divides the sides of images by 8", "h200-training.md"})
     EXPECT_NE(all.find(part), std::string::npos) << part;
 }
 

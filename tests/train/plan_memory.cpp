@@ -83,7 +83,7 @@ TEST(TrainingMemory, IsDividedAsTheShardSays) {
   for (const Shard shard : all_shards) EXPECT_EQ(bytes(shard, 1), bytes(Shard::none, 1));
 }
 
-// bench/reports/2026-11-16-h200-third.md: the peak beside weights, less all gradients, KiB a token; those of
+// bench/reports/h200-training.md: the peak beside weights, less all gradients, KiB a token; those of
 // 1024 tokens and more, four pictures at a time.
 TEST(TrainingMemory, IsWhatAnH200Needed) {
   struct Row {
