@@ -137,7 +137,7 @@ class ClipDenoiser final : public Denoiser {
     rows_ = plan.height / config_.patch, columns_ = plan.width / config_.patch;
     places_ = nn::clip_place_code(rows_, columns_, config_.dim, arithmetic_of(dtype_), position_form_)
                   .to(stream_.device());
-    positions_ = at::Tensor();
+    positions_ = tokens_seen_ = at::Tensor();
     table_->plan(evaluations_, {});
     block_ = 0;
     start_states();
@@ -258,6 +258,12 @@ class ClipDenoiser final : public Denoiser {
     for (std::int64_t i = 0; i < count(); ++i)
       past_.push_back(nothing.try_emplace(rows_of(i), config_, rows_of(i), stream_).first->second);
     pending_.assign(evaluations_.size(), {});
+  }
+
+  // Sums for each layer, for the next n blocks. A GPU's stream always has as many, and so one graph.
+  std::int64_t sums_kept(std::int64_t n) const {
+    if (config_.window == 0) return 1;
+    return graphs_ && n == 1 ? config_.window : std::min(config_.window, block_ + n);
   }
 
   // (n), of the next n blocks.
@@ -382,6 +388,7 @@ class ClipDenoiser final : public Denoiser {
                   tokens_own_,
                   past_[static_cast<std::size_t>(i)],
                   {}};
+    now.past = now.past.padded(sums_kept(n));
     now.left = now.past.next();
     if (graphs_ && !split.split())
       run_graph(now, R, n);
@@ -402,11 +409,13 @@ class ClipDenoiser final : public Denoiser {
   // What evaluations of n blocks read and write, for as long as there are as many.
   void make_buffers(std::int64_t n) {
     const std::int64_t K = rows_ * columns_;
-    if (patches_.defined() && patches_.size(1) == n * K) return;
+    const bool both = std::ranges::any_of(evaluations_, &Evaluation::both);
+    const std::int64_t rows = (both ? 2 : 1) * batch_ * n;
+    if (patches_.defined() && patches_.size(1) == n * K && tokens_.size(0) == rows) return;
     drop_buffers();
     patches_ = at::empty({batch_, n * K, config_.values()}, stream_);
-    tokens_ = at::empty({2 * batch_ * n, K, config_.dim}, stream_);
-    pixels_ = at::empty({2 * batch_ * n, K, config_.values()}, stream_);
+    tokens_ = at::empty({rows, K, config_.dim}, stream_);
+    pixels_ = at::empty({rows, K, config_.values()}, stream_);
     tokens_own_ = at::full({n}, 1e-7 + static_cast<double>(K), stream_);
   }
 
@@ -415,7 +424,8 @@ class ClipDenoiser final : public Denoiser {
   void run_graph(Evaluated& now, std::int64_t R, std::int64_t n) {
     const bool both = R > batch_;
     Evaluated& buffers = buffers_[both];
-    if (!buffers.modulation.defined() || buffers.text.means.sizes() != now.text.means.sizes()) {
+    if (!buffers.modulation.defined() || buffers.text.means.sizes() != now.text.means.sizes() ||
+        buffers.past.sums.sizes() != now.past.sums.sizes()) {
       if (buffers.modulation.defined()) graphs_->drop();
       buffers = {at::empty_like(now.modulation),
                  {at::empty_like(now.text.means), {}},
@@ -517,7 +527,7 @@ class ClipDenoiser final : public Denoiser {
   ops::PastSums seen_by(std::int64_t l, const Evaluated& e) const {
     const std::int64_t place = place_[static_cast<std::size_t>(l)];
     if (place < 0) return {.window = 1, .past = {}, .left = {}, .tokens_seen = e.tokens_own};
-    return {.window = config_.window,
+    return {.window = config_.window > 0 ? e.past.sums.size(2) : 0,
             .past = e.past.sums[place],
             .left = e.left.sums[place],
             .tokens_seen = e.tokens_seen};
@@ -615,7 +625,7 @@ class ClipDenoiser final : public Denoiser {
   at::Tensor tokens_own_;
   std::int64_t seen_block_ = 0;
 
-  at::Tensor patches_, tokens_, pixels_;  // (B, n K, values), (2B n, K, d), (2B n, K, values)
+  at::Tensor patches_, tokens_, pixels_;  // (B, n K, values), (B n or 2B n, K, d), (… , K, values)
   std::array<Evaluated, 2> buffers_;      // of B rows and of 2B, with graphs
   std::unique_ptr<ops::cuda::GraphedEvaluations> graphs_;  // of mixers on CUDA; goes before the buffers
 };

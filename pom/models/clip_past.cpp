@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -14,21 +15,25 @@ namespace pom::models {
 
 std::vector<std::int64_t> layers_with_past(const NetworkConfig& config) {
   std::vector<std::int64_t> found;
-  for (std::int64_t l = 0; l < config.depth; ++l)
+  for (std::int64_t l = 0; l < config.depth && config.block_causal(); ++l)
     if (!config.sees_own_alone(l)) found.push_back(l);
   return found;
 }
 
-std::int64_t sums_kept(const NetworkConfig& config) {
-  return std::max<std::int64_t>(config.window, 1);
+ClipPast::ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream) {
+  if (config.attention()) {
+    for (std::int64_t l = 0; l < config.depth; ++l) caches.emplace_back(config.window_of(l));
+    return;
+  }
+  const std::int64_t kept = config.window > 0 ? 0 : 1;
+  sums = at::zeros({std::ssize(layers_with_past(config)), rows, kept, config.features()}, stream);
 }
 
-ClipPast::ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream) {
-  if (config.attention())
-    for (std::int64_t l = 0; l < config.depth; ++l) caches.emplace_back(config.window_of(l));
-  else
-    sums =
-        at::zeros({std::ssize(layers_with_past(config)), rows, sums_kept(config), config.features()}, stream);
+ClipPast ClipPast::padded(std::int64_t kept) const {
+  ClipPast more = *this;
+  if (sums.defined() && sums.size(2) < kept)
+    more.sums = at::constant_pad_nd(sums, {0, 0, kept - sums.size(2), 0});
+  return more;
 }
 
 ClipPast ClipPast::next() const {
@@ -111,7 +116,7 @@ ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_
   const std::int64_t each = (config.window > 0 ? 1 : blocks) * tokens;
   check(counts.eq(each).all().item<bool>(), "Denoiser: state: counts: expected ", each,
         " tokens behind every sum, got others");
-  past.sums.narrow(2, past.sums.size(2) - kept, kept).copy_(sums);
+  past.sums = sums.to(stream).clone();
   return past;
 }
 

@@ -25,16 +25,17 @@ class ClipPast {
   ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream);
 
   bool defined() const { return sums.defined() || !caches.empty(); }
-  // One for the blocks that come: room for their sums, or a copy of the caches to append to.
+  // The same with so many sums for each layer, zeros before them; it has at most as many.
+  ClipPast padded(std::int64_t kept) const;
+  // One for the blocks that come: room for as many sums, or a copy of the caches to append to.
   ClipPast next() const;
 
-  at::Tensor sums;                        // (L, R, W, kD)
+  at::Tensor sums;                        // (L, R, W, kD), W of those that there were, oldest first
   std::vector<nn::KeyValueCache> caches;  // of every layer of a network with attention
 };
 
-// The layers that see other blocks than their own, and so have a past. Each has its place among them.
+// The layers that see blocks before their own, and so have a past. Each has its place among them.
 std::vector<std::int64_t> layers_with_past(const NetworkConfig& config);
-std::int64_t sums_kept(const NetworkConfig& config);  // W
 
 // As Denoiser::state() has them, of evaluation i after so many blocks of `tokens` each; and back.
 void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const ClipPast& past,

@@ -34,4 +34,9 @@ at::Tensor PolymorpherImpl::step(const at::Tensor& x, ops::MixerState& state) {
   return mixed + ffw->forward(norm2->forward(mixed));
 }
 
+at::Tensor PolymorpherImpl::step_causal(const at::Tensor& x, ops::MixerState& state) {
+  const at::Tensor mixed = x + pom->step_causal(norm1->forward(x), state);
+  return mixed + ffw->forward(norm2->forward(mixed));
+}
+
 }  // namespace pom::nn

@@ -23,6 +23,8 @@ class PolymorpherImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const ops::Mask& mask = {}, const ops::Packing& packing = {});
   at::Tensor forward(const at::Tensor& x, const ops::Mask& mask, const ops::SplitTokens& split);
   at::Tensor step(const at::Tensor& x, ops::MixerState& state);  // one more block of the sequence
+  // Tokens that each see themselves and what came before.
+  at::Tensor step_causal(const at::Tensor& x, ops::MixerState& state);
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   PoM pom{nullptr};

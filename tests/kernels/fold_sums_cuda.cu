@@ -82,6 +82,7 @@ void check_refusals() {
   good.sizes = {1, 16, 0, 8}, good.runs = {16}, good.partial = floats.floats(), good.causal = true;
   good.H = others.floats(), good.past = floats.floats() + 1024, good.left = others.floats() + 1024;
   good.seen = floats.floats() + 2048;
+  expect(fold_sums(good, nullptr) == cudaSuccess, "refusals", "what is right was refused");
   const auto refused = [&](const char* what, const auto& change) {
     FoldParams p = good;
     change(p);

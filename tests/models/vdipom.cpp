@@ -339,6 +339,46 @@ TEST(ClipDenoising, SeveralBlocksAtATime) {
     }
 }
 
+// One denoiser for clips of other sizes, lengths, batches and windows that are longer than they: as a new
+// one.
+TEST(ClipDenoising, PlansAnew) {
+  NetworkConfig config = small();
+  config.window = 4, config.own_every = 2;
+  VDiPoM network(config);
+  randomise(network);
+  const auto kept = Denoiser::make(config, network->weights());
+  struct Plan {
+    std::int64_t batch, height, width, blocks;
+    bool both;
+  };
+  for (const Plan& plan : {Plan{2, 4, 6, 3, true},
+                           {2, 8, 4, 3, true},
+                           {2, 8, 4, 3, false},
+                           {1, 4, 6, 6, true},
+                           {1, 4, 6, 1, true},
+                           {2, 4, 6, 3, true}}) {
+    const at::Tensor x = at::randn({plan.batch, 3, 2 * plan.blocks, plan.height, plan.width}),
+                     text = at::randn({plan.batch, 5, 7});
+    const auto sampled = [&](Denoiser& denoiser) {
+      denoiser.plan({plan.batch, plan.height, plan.width, {{0.5, plan.both}}});
+      denoiser.tell({.text = text, .mask = at::ones({plan.batch, 5}, at::kBool)});
+      at::Tensor whole = denoiser(x, 0).clone();
+      denoiser.advance();
+      return std::pair{whole, denoiser(x.narrow(2, 0, 2), 0).clone()};  // and one block after them
+    };
+    const auto fresh = Denoiser::make(config, network->weights());
+    const auto [clip, next] = sampled(*kept);
+    const auto [expected, expected_next] = sampled(*fresh);
+    EXPECT_TRUE(at::equal(clip, expected)) << plan.height << "x" << plan.width << ", " << plan.blocks;
+    EXPECT_TRUE(at::equal(next, expected_next)) << plan.height << "x" << plan.width << ", " << plan.blocks;
+    const at::NoGradGuard no_gradients;
+    const at::Tensor module =
+        network->forward(x, at::full({plan.batch}, 0.5), text, at::ones({plan.batch, 5}, at::kBool));
+    EXPECT_LT((clip.narrow(0, 0, plan.batch) - module).abs().max().item<double>(),
+              1e-4 * module.abs().max().item<double>());
+  }
+}
+
 // A text for each of some equal parts is the same text for each of their blocks, with the same gradients; and
 // blocks one after another, told the next text where its part begins, are those of the whole clip.
 TEST(ClipDenoising, ATextOfEachPart) {

@@ -188,6 +188,7 @@ void add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, cons
   check_means(op, "H", H, x, weights);
   check_stream(op, "x", x, weights.se_weight.size(1), weights.se_weight);
   check_modulation(op, m, x);
+  check_stream_selection(x, weights);
   check_rows(op, "gate", gate, x, x.size(-1));
   if (x.size(0) == 0) return;
   if (try_cuda(x) && cuda::add_selection(x, m, H, weights, gate)) return;

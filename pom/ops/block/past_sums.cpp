@@ -34,7 +34,7 @@ at::Tensor seen_on_gpu(const PastSums& p, const at::Tensor& sums) {
 at::Tensor seen_in_order(const PastSums& p, const at::Tensor& sums) {
   const std::int64_t n = sums.size(1);
   at::Tensor seen = at::empty_like(sums), left = p.left;
-  const at::Tensor all = at::cat({p.past, sums}, 1);
+  const at::Tensor all = p.window > 0 ? at::cat({p.past, sums}, 1) : at::Tensor();
   for (std::int64_t b = 0; b < n; ++b) {
     at::Tensor now = seen.select(1, b);
     if (p.window == 0) {

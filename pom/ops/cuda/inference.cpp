@@ -454,7 +454,7 @@ Means means_from(const at::Tensor& H) {
 
 // The norm is taken once, for the context and for the queries.
 bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
-               const at::Tensor& gate, const SeenMeans& seen) {
+               const at::Tensor& gate, const PastSums& past) {
   constexpr const char* op = "add_mixer";
   const Problem problem = check_stream_layer(x, w, order);
   const OnDevice device(x);

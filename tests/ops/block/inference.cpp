@@ -276,6 +276,15 @@ TEST(HalvesErrors, NameTheArgument) {
   EXPECT_NE(message([&] { add_feed_forward(x, good, up, other, good.scale); }).find("down: expected Float"),
             std::string::npos);
   const LayerWeights mixer{at::randn({16, 8}), {}, at::randn({16, 8}), {}, at::randn({8, 16}), {}};
+  for (const Path way : {Path::automatic, Path::composed}) {
+    const PathGuard guard(way);
+    LayerWeights wrong = mixer;
+    wrong.ag_weight = at::randn({8, 15});
+    EXPECT_NE(message([&] {
+                add_selection(x, good, at::randn({2, 16}), wrong, good.scale);
+              }).find("ag_weight"),
+              std::string::npos);
+  }
   EXPECT_NE(message([&] {
               add_selection(x, good, at::randn({2, 15}), mixer, good.scale);
             }).find("H: expected Float of shape (2, 16), got (2, 15)"),
