@@ -128,6 +128,7 @@ class Suite:
         status = self.run(
             *(sys.executable, "-m", "pytest", "python/tests", "-q", f"--junitxml={report}"),
             *("-n", self.jobs, "--dist", "loadfile"),  # a file's tests share what they set up
+            "--no-loadscope-reorder",  # the longest files first, as conftest.py has them
             LIBPOM_LIBRARY=str(self.build / "libpom.so"),
             LIBPOM_REQUIRE_EXTENSION="1",
             PYTHONPATH="python",
