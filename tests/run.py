@@ -125,9 +125,11 @@ class Suite:
 
     def python(self) -> Count:
         report = self.fresh_folder("python") / "cases.xml"
+        workers = int(self.jobs) + 1  # many tests wait for processes, and leave a core to another
         status = self.run(
             *(sys.executable, "-m", "pytest", "python/tests", "-q", f"--junitxml={report}"),
-            *("-n", self.jobs, "--dist", "loadfile"),  # a file's tests share what they set up
+            *("-n", str(workers), "--dist", "loadfile"),  # a file's tests share what they set up
+            "--no-loadscope-reorder",  # the longest files first, as conftest.py has them
             LIBPOM_LIBRARY=str(self.build / "libpom.so"),
             LIBPOM_REQUIRE_EXTENSION="1",
             PYTHONPATH="python",

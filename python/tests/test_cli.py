@@ -208,8 +208,8 @@ class TestHelp:
 
     def test_examples_run(self, tmp_path):
         """Each example, in the order of the commands, where a small model and small recipes are. Those of
-        eval and experiment, which train a judge, are left to test_eval.py and test_experiment.py, and that of
-        serve, which does not end, to test_serve.py."""
+        bench are left to test_bench.py, of eval and experiment, which train a judge, to test_eval.py and
+        test_experiment.py, and that of serve, which does not end, to test_serve.py."""
         from test_cli_video import write_clip_model
 
         write_model(tmp_path / "assets" / "shapes64", config=CONFIG | {"name": "shapes64"})
@@ -220,7 +220,7 @@ class TestHelp:
         for name in ("imagenet-xl2", "webvid-xl2"):
             shutil.copy(Path(__file__).parents[2] / "recipes" / f"{name}.toml", tmp_path / "recipes")
         (tmp_path / "list.txt").write_text("a red star\n")
-        for command in (name for name in COMMANDS if name not in ("eval", "experiment", "serve")):
+        for command in (name for name in COMMANDS if name not in ("bench", "eval", "experiment", "serve")):
             text = pom(command, "--help", cwd=tmp_path).stdout
             for line in text[text.index("\nExamples\n") :].replace("\\\n", " ").splitlines()[2:]:
                 result = pom(*shlex.split(line)[1:], cwd=tmp_path)

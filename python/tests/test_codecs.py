@@ -150,7 +150,7 @@ def test_tiles_equal_diffusers(folders, height, width):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["sd", "two layers", "widths differ"])
-@pytest.mark.parametrize(("height", "width"), [(136, 64), (97, 43)])
+@pytest.mark.parametrize(("height", "width"), [(136, 24), (97, 19)])
 @torch.no_grad()
 def test_strips_equal_the_whole(folders, name, height, width, dtype):
     """However little memory: norms see all strips, convolutions see beyond them."""
@@ -160,7 +160,7 @@ def test_strips_equal_the_whole(folders, name, height, width, dtype):
     x = pictures(2, 3, height, width).to(dtype)
     z = normals(2, vae.latent_channels, height // vae.factor, width // vae.factor).to(dtype)
     moments, decoded = vae.encode(x), vae.decode(z)
-    for memory in (1, 300_000, 1_500_000, 10_000_000):
+    for memory in (1, 4_700 * width, 23_000 * width, 156_000 * width):
         assert difference(vae.encode(x, memory=memory), moments) < tolerance
         assert difference(vae.decode(z, memory=memory), decoded) < tolerance
     assert torch.equal(vae.decode(z[:1], memory=10**12), decoded[:1])

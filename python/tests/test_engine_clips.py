@@ -460,10 +460,12 @@ class TestStream:
         """A stream that nobody reads does not fill memory, nor keep a processor busy."""
         with engine.stream(prompt="a star", frames=math.inf, steps=1) as stream:
             next(stream)
-            time.sleep(0.5)
-            before = time.process_time()
-            time.sleep(0.5)
-            assert time.process_time() - before < 0.2
+            used = []
+            while len(used) < 20 and (not used or used[-1] >= 0.1):  # until what it makes ahead is there
+                before = time.process_time()
+                time.sleep(0.5)
+                used.append(time.process_time() - before)
+            assert used[-1] < 0.1
 
     def test_a_second_run_is_refused(self, engine):
         """While it is open, and at once: waiting would never end where one thread has both."""

@@ -66,12 +66,18 @@ def rows_of(table):
 
 
 @pytest.fixture(scope="module")
-def degrees(tmp_path_factory):
-    """A quick one that nothing disturbed, and what it printed."""
+def timed(tmp_path_factory):
+    """A quick one that nothing disturbed, what it printed, and how long it took."""
     folder = tmp_path_factory.mktemp("degrees") / "out"
+    began = time.monotonic()
     result = experiment("degrees", "--quick", "-q", "-o", folder)
     assert result.returncode == 0, result.stderr
-    return folder, result.stdout
+    return folder, result.stdout, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def degrees(timed):
+    return timed[:2]
 
 
 def test_ends_in_a_table(degrees):
@@ -112,17 +118,17 @@ def test_results_for_programs(degrees):
     assert results["tests"][0]["high"] - results["tests"][0]["difference"] == pytest.approx(half, rel=1e-6)
 
 
-def test_killed_and_resumed_it_ends_in_the_same_table(degrees, tmp_path):
+def test_killed_and_resumed_it_ends_in_the_same_table(timed, tmp_path):
     """Killed at any time, and in the middle of writing a file."""
-    folder, printed = degrees
+    folder, printed, seconds = timed
     chance = random.Random(11)
     out = tmp_path / "out"
     first = words_of("degrees", "--quick", "-q", "-o", out)
     words = [*first, "--resume"]
     early = subprocess.run(words, env=environment(POM_FAILPOINT="atomic_file.rename:1"), capture_output=True)
     assert early.returncode == -9 and not (out / "experiment.toml").exists()
-    statuses = [kill_at(1 + 3 * chance.random(), words), kill_in_save(words, chance)]
-    statuses += [kill_at(1 + 3 * chance.random(), words), kill_in_save(words, chance)]
+    statuses = [kill_at(chance.uniform(0.1, 0.4) * seconds, words), kill_in_save(words, chance)]
+    statuses += [kill_at(chance.uniform(0.1, 0.4) * seconds, words), kill_in_save(words, chance)]
     assert statuses.count(-9) >= 2 and set(statuses) <= {-9, 0}
     result = subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0 and result.stdout == printed, result.stderr
@@ -135,7 +141,12 @@ def test_several_at_once_end_in_the_same_table(degrees, tmp_path):
     folder, printed = degrees
     out = tmp_path / "out"
     words = words_of("degrees", "--quick", "-q", "-o", out, "--jobs", "2")
-    assert kill_at(4, words) == -9
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL)
+    while not list(out.rglob("trained.json")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
     for _ in range(300):
         if not processes_with(str(out)):
             break

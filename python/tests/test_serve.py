@@ -15,7 +15,9 @@ from test_cli import model, pom  # noqa: F401
 from test_cli_video import write_clip_model
 from tools import built_program, lacking, referee
 
-SLOW = {"class": "star", "steps": 250, "width": 64, "height": 64, "sampler": "heun"}
+SLOW = {"class": "star", "steps": 250, "width": 128, "height": 128, "sampler": "heun"}  # some seconds
+SECOND = SLOW | {"width": 64, "height": 64}  # one or more
+ANEW = {"Cache-Control": "no-cache"}  # and not what was made before
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -179,14 +181,19 @@ def test_cancel(server):
 
 
 def test_one_of_a_batch_is_cancelled(server, model, tmp_path):  # noqa: F811
-    settings = {"class": "star", "steps": 120, "width": 32, "height": 32}
-    slow = server.job(SLOW)
-    jobs = [server.job(settings | {"seed": seed}) for seed in range(60, 64)]  # they wait, and go together
-    server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
-    while server.get(f"/pom/v1/jobs/{jobs[1]['id']}").json["evaluations"]["done"] < 2:
-        time.sleep(0.005)
-    assert server.ask("DELETE", f"/pom/v1/jobs/{jobs[1]['id']}").json["state"] == "cancelled"
-    words = ["--class", "star", "--steps", 120, "--size", "32x32"]
+    settings = {"class": "star", "steps": 250, "width": 32, "height": 32, "sampler": "heun"}
+    for _ in range(5):
+        slow = server.job(SLOW)
+        # They wait, and go together.
+        jobs = [server.job(settings | {"seed": seed}, headers=ANEW) for seed in range(60, 64)]
+        server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
+        while server.get(f"/pom/v1/jobs/{jobs[1]['id']}").json["evaluations"]["done"] < 2:
+            time.sleep(0.005)
+        state = server.ask("DELETE", f"/pom/v1/jobs/{jobs[1]['id']}").json["state"]
+        if state != "completed":  # else it was over before the request came, as on a busy machine
+            break
+    assert state == "cancelled"
+    words = ["--class", "star", "--steps", 250, "--size", "32x32", "--sampler", "heun"]
     for seed, job in enumerate(jobs, 60):
         if seed == 61:
             continue
@@ -202,12 +209,14 @@ def test_who_goes_away_is_worked_for_no_more(server):
     )
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(head.encode() + body)
+        began = time.monotonic()
         while server.get("/health").json["running"] == 0:
+            assert time.monotonic() < began + 20
             time.sleep(0.01)
-    end = time.monotonic() + 5
-    while server.get("/health").json["running"] > 0 and time.monotonic() < end:
+    left = time.monotonic()
+    while server.get("/health").json["running"] > 0:
+        assert time.monotonic() < left + 20
         time.sleep(0.01)
-    assert server.get("/health").json["running"] == 0
     newest = server.get("/pom/v1/jobs").json["jobs"][0]
     assert newest["state"] == "cancelled" and newest["error"]["code"] == "client_left"
 
@@ -236,14 +245,12 @@ def test_many_clients_get_what_pom_sample_makes(server, model, tmp_path):  # noq
         kind, seed = kinds[number % 4]
         if number % 3 == 0:
             body = {"prompt": kind, "seed": seed}
-            answer = server.post("/v1/images/generations", body, headers={"Cache-Control": "no-cache"})
+            answer = server.post("/v1/images/generations", body, headers=ANEW)
             return own[kind, seed] == base64.b64decode(answer.json["data"][0]["b64_json"])
         if number % 3 == 1:
             answer = server.post("/sdapi/v1/txt2img", {"prompt": kind, "seed": seed})
             return own[kind, seed] == base64.b64decode(answer.json["images"][0])
-        job = server.post(
-            "/pom/v1/jobs", {"class": kind, "seed": seed}, headers={"Cache-Control": "no-cache"}
-        )
+        job = server.post("/pom/v1/jobs", {"class": kind, "seed": seed}, headers=ANEW)
         return own[kind, seed] == server.get(server.finished(job.json)["items"][0]["picture"]["url"]).body
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -285,7 +292,7 @@ def test_the_same_request_twice(server):
     made = server.finished(server.job({"class": "star", "seed": 123}))["items"][0]["picture"]["id"]
     again = server.job({"class": "star", "seed": 123})
     assert again["state"] == "completed" and again["items"][0]["picture"]["id"] == made
-    anew = server.job({"class": "star", "seed": 123}, headers={"Cache-Control": "no-cache"})
+    anew = server.job({"class": "star", "seed": 123}, headers=ANEW)
     assert server.finished(anew)["items"][0]["picture"]["id"] != made
 
 
@@ -409,8 +416,8 @@ def test_the_metrics_are_prometheus(server):
 
 def test_drain(model):  # noqa: F811
     with Serving(model, flags=["--drain", 30]) as server:
-        job = server.job({"class": "star", "steps": 100, "width": 32, "height": 32})
-        waiting = server.job({"class": "circle", "steps": 99, "width": 32, "height": 32})
+        job = server.job(SECOND)
+        waiting = server.job(SECOND | {"class": "circle", "steps": 249})
         server.process.send_signal(signal.SIGTERM)
         end = time.monotonic() + 20
         refused = None
@@ -457,7 +464,9 @@ def test_it_leaks_nothing(server):
                 line.sendall(b"POST /v1/images/generations HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         else:
             server.made({"class": "star", "seed": 2000 + i})
-    time.sleep(0.3)
+    end = time.monotonic() + 20
+    while (server.threads() > before[1] or server.descriptors() >= 64) and time.monotonic() < end:
+        time.sleep(0.05)
     assert server.memory() - before[0] < 20 << 20 and server.threads() <= before[1]
     assert server.descriptors() < 64
 

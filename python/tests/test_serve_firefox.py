@@ -13,7 +13,7 @@ from serve_page_mock import Mock, serve
 
 marionette_driver, FIREFOX = tools.firefox()
 Errors = marionette_driver.errors
-PATIENCE = 10.0
+PATIENCE = 20.0
 # In the browser's own context: what pages ask for, and of whom.
 WATCH = """
 globalThis.pomAsked = [];
@@ -152,13 +152,14 @@ def test_make_see_previews_cancel_reproduce(visit):
 
 
 def test_reload_in_the_middle(visit):
-    here = visit(Mock(pace=3))
+    here = visit(Mock(pace=10))
     here.find("input[type=radio][value=moon]")
     here.script("document.querySelector('input[type=radio][value=moon]').click()")
     here.click("[data-testid=make]")
     here.wait(lambda: here.count("[data-testid=job][data-state=running]") == 1, "the job")
     here.browser.refresh()
     here.wait(lambda: here.count("[data-testid=job][data-state=running]") == 1, "the job after a reload")
+    here.mock.pace = 0.3
     here.wait(lambda: here.count("[data-testid=job][data-state=completed]") == 1, "its end")
     here.wait(lambda: here.count("[data-testid=picture]") == 1, "its picture")
 

@@ -14,7 +14,7 @@ from serve_page_mock import PAGE, Mock, RefusalError, Stream, serve
 
 sync_api, CHROMIUM = tools.chromium()
 expect = sync_api.expect
-expect.set_options(timeout=8000)
+expect.set_options(timeout=20_000)
 WATCH_THE_POLICY = """
 window.forbidden = [];
 const forbid = ({ violatedDirective }) => window.forbidden.push(violatedDirective);
@@ -82,7 +82,7 @@ class Visit:
     def pixels(self):
         return self.get("live-canvas").evaluate("canvas => canvas.toDataURL()")
 
-    def wait(self, until, patience=8.0):
+    def wait(self, until, patience=20.0):
         """For what the mock sees and the page does not show."""
         end = time.monotonic() + patience
         while not until() and time.monotonic() < end:
@@ -118,12 +118,13 @@ def visit(browser):
 
 
 def test_a_picture_with_its_previews(visit):
-    here = visit(Mock(pace=1.2))
+    here = visit(Mock(pace=4))
     here.make("star")
     plate = here.get("plate")
     expect(plate).to_have_attribute("data-previews", re.compile("[1-9]"))
     assert plate.locator("img").get_attribute("src").startswith("blob:")
     expect(here.page.locator("progress")).to_be_visible()
+    here.mock.pace = 0.3
     expect(here.get("job")).to_have_attribute("data-state", "completed")
     expect(plate.locator("img")).to_have_attribute("alt", "star")
     assert plate.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 64
@@ -137,7 +138,7 @@ def test_a_picture_with_its_previews(visit):
 
 
 def test_cancel_and_the_line(visit):
-    here = visit(Mock(pace=5))
+    here = visit(Mock(pace=30))
     here.make("heart")
     expect(here.get("job")).to_have_attribute("data-state", "running")
     here.make("moon")
@@ -243,11 +244,12 @@ def test_clips(visit):
 
 
 def test_reload_in_the_middle(visit):
-    here = visit(Mock(pace=2))
+    here = visit(Mock(pace=6))
     here.make("moon")
     expect(here.get("plate")).to_have_attribute("data-previews", re.compile("[1-9]"))
     here.page.reload()
     expect(here.get("job")).to_have_attribute("data-state", "running")
+    here.mock.pace = 0.3
     expect(here.page.get_by_role("heading", name="moon")).to_be_visible()
     expect(here.get("job")).to_have_attribute("data-state", "completed")
     expect(here.get("picture")).to_have_count(1)

@@ -203,7 +203,7 @@ def test_who_leaves_is_worked_for_no_more(proxy, server):
     while server.get("/health").json["running"] == 0:
         time.sleep(0.01)
     line.close()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while server.get("/health").json["running"] > 0 and time.monotonic() < end:
         time.sleep(0.01)
     newest = json.loads(proxy.ask("GET", "/pom/v1/jobs", key=KEYS[1])[1])["jobs"][0]

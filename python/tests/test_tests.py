@@ -2,6 +2,7 @@
 without checking anything, and the oldest Python that the package takes can import every file."""
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
@@ -27,8 +28,13 @@ def name(path):
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
+def tree(path):
+    return ast.parse(path.read_text())
+
+
 def nodes(path, kind):
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kind)]
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kind)]
 
 
 def called(call):
@@ -87,7 +93,7 @@ def test_every_case_checks_something(path):
 
 def imports(path):
     """(module.name, line) of what a file imports as it is read, apart from what asks for the version."""
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -115,8 +121,9 @@ def test_python_3_10_imports_it(path):
     known = sys.stdlib_module_names | {file.stem for file in SCRIPTS} | {"libpom"}
     known |= {file.parent.name for file in SCRIPTS if file.stem == "__init__"}
     known |= packages_of_the_oldest_python()
+    checked = asked_for(path)
     for word, line in imports(path):
         package = word.split(".")[0]
         assert not {word, package} & NEWER, f"line {line}: {word} is newer than Python 3.10"
-        asked = asked_for(path).get(package, line) < line
+        asked = checked.get(package, line) < line
         assert package in known or asked, f"line {line}: {package} is not there for Python 3.10"

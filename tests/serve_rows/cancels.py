@@ -27,6 +27,7 @@ from .world import (
 )
 
 LONG = {"steps": 250, "width": 64, "height": 64, "sampler": "heun"}  # a second or more
+LONGER = LONG | {"width": 128, "height": 128}  # some seconds, of work that nobody waits for
 SHORT = {"steps": 20, "width": 32, "height": 32}
 
 
@@ -39,7 +40,7 @@ def running(client: Client, job: dict) -> dict:
 
 
 def of_running(server, client: Client) -> list[Measure]:
-    job = running(client, client.json("POST", "/pom/v1/jobs", {"class": "star", "seed": 1, **LONG}))
+    job = running(client, client.json("POST", "/pom/v1/jobs", {"class": "star", "seed": 1, **LONGER}))
     client.json("DELETE", f"/pom/v1/jobs/{job['id']}")
     time.sleep(0.3)  # an evaluation is shorter
     before = metric(server, "pom_evaluations")
@@ -52,42 +53,56 @@ def of_running(server, client: Client) -> list[Measure]:
     ]
 
 
-def of_queued(client: Client, times: int) -> list[Measure]:
-    first = running(client, client.json("POST", "/pom/v1/jobs", {"class": "star", "seed": 2, **LONG}))
+def of_queued(client: Client, times: int, most: float) -> list[Measure]:
+    first = running(client, client.json("POST", "/pom/v1/jobs", {"class": "star", "seed": 2, **LONGER}))
     took = []
     for seed in range(times):
         other = {"class": "star", "seed": 100 + seed, **LONG, "steps": 249}
         job = client.json("POST", "/pom/v1/jobs", other)
         took.append(timed(lambda job=job: client.json("DELETE", f"/pom/v1/jobs/{job['id']}")))
     client.json("DELETE", f"/pom/v1/jobs/{first['id']}")
-    return [at_most("queued: median", 5, 1e3 * statistics.median(took), " ms")]
+    return [at_most("queued: median", most, 1e3 * statistics.median(took), " ms")]
 
 
-def of_a_batch(world: World, client: Client) -> list[Measure]:
-    settings = {"steps": 250, "width": 16, "height": 16}
-    own = world.sampled(4, **{"class": "star"}, **settings)
-    first = running(client, client.json("POST", "/pom/v1/jobs", {"class": "circle", "seed": 7, **LONG}))
+def batch_of_four(client: Client, settings: dict) -> tuple[str, list[bytes]]:
+    """The state of one that is cancelled at work, and the files of the three others."""
+    first = running(client, client.json("POST", "/pom/v1/jobs", {"class": "circle", "seed": 7, **LONGER}))
+    fresh = {"Cache-Control": "no-cache"}  # and not what an attempt before has made
     jobs = [
-        client.json("POST", "/pom/v1/jobs", {"class": "star", "seed": seed, **settings}) for seed in range(4)
+        json.loads(client.ask("POST", "/pom/v1/jobs", {"seed": seed, **settings}, **fresh)[2])
+        for seed in range(4)
     ]
     client.json("DELETE", f"/pom/v1/jobs/{first['id']}")
     running(client, jobs[1])
     left = client.json("DELETE", f"/pom/v1/jobs/{jobs[1]['id']}")["state"]
-    equal = 0
+    files = []
     for seed in (0, 2, 3):
-        while (job := client.json("GET", f"/pom/v1/jobs/{jobs[seed]['id']}"))["state"] == "running":
+        job = jobs[seed]
+        while job["state"] in ("queued", "running"):
             time.sleep(0.02)
-        equal += client.ask("GET", job["items"][0]["picture"]["url"])[2] == own[seed]
+            job = client.json("GET", f"/pom/v1/jobs/{job['id']}")
+        files.append(client.ask("GET", job["items"][0]["picture"]["url"])[2])
+    return left, files
+
+
+def of_a_batch(world: World, client: Client) -> list[Measure]:
+    settings = {"class": "star", "steps": 250, "width": 32, "height": 32, "sampler": "heun"}
+    own = world.sampled(4, **settings)
+    for _ in range(5):
+        left, files = batch_of_four(client, settings)
+        if left != "completed":  # else it was over before the request came, as on a busy machine
+            break
     return [
         exactly("one of four: state", "cancelled", left),
-        exactly("one of four: the others bit-equal", 3, equal),
+        exactly("one of four: the others bit-equal", 3, sum(map(bytes.__eq__, files, own[:1] + own[2:]))),
     ]
 
 
 def cancel(world: World) -> list[Measure]:
     with world.serve() as server:
         client = Client(server)
-        return of_running(server, client) + of_queued(client, world.number(50, 5)) + of_a_batch(world, client)
+        queued = of_queued(client, world.number(50, 5), world.number(5, 100))
+        return of_running(server, client) + queued + of_a_batch(world, client)
 
 
 # Where a request is cut.
@@ -116,7 +131,7 @@ def cut(server, place: str, seed: int) -> None:
 
 
 def cuts(world: World) -> list[Measure]:
-    count, chance = world.number(500, 40), random.Random(1)
+    count, chance = world.number(500, 25), random.Random(1)
     with world.serve(flags=["--most-waiting-a-client", 64]) as server:
 
         def all_cut(some: int) -> None:
@@ -140,17 +155,18 @@ def cuts(world: World) -> list[Measure]:
             after = timed(lambda: short(next(seeds)))
         except TimeoutError:
             after = float("inf")
-        left = settled(lambda: at_work(server) == 0, 1.0)
+        patience = world.number(1, 5)
+        left = settled(lambda: at_work(server) == 0, patience)
         grown = (server.memory() - before) / MIB
         # Alone and an evaluation; the rest is for the client's own threads, which end at the same moment.
         return [
             at_most(
                 f"next answer; alone {1e3 * alone:.0f} ms, an evaluation {1e3 * evaluation:.1f} ms",
-                1e3 * (alone + evaluation) + world.number(10, 30),
+                1e3 * (alone + evaluation) + world.number(10, 1000),  # without the protection: some seconds
                 1e3 * after,
                 " ms",
             ),
-            at_most("no job after", 1, left, " s"),
+            at_most("no job after", patience, left, " s"),
             at_most("memory", 5, grown, " MiB"),
         ]
 

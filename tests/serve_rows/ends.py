@@ -42,7 +42,7 @@ def first_signal(world: World) -> list[Measure]:
         stream = server.post("/pom/v1/streams", {"model": "causal", "prompt": "a star", "fps": 20}).json
         viewer, listener = pool.submit(view, server, stream), pool.submit(listen, server)
         client = Client(server)
-        body = {"prompt": "star", "seed": 1, **LONG, "n": 1}
+        body = {"prompt": "star", "seed": 1, **LONG, "width": 96, "height": 96, "n": 1}
         work = pool.submit(client.ask, "POST", "/v1/images/generations", body)
         assert settled(lambda: server.get("/health").json["running"] == 1, 10) < 10
         waiting = server.job({"class": "circle", "seed": 2, **LONG, "steps": 249})
@@ -78,7 +78,7 @@ def second_signal(world: World) -> list[Measure]:
         server.process.wait(60)
         return [
             exactly("after the first it still works", True, waits),
-            at_most("after the second it is gone in", 1, time.monotonic() - began, " s"),
+            at_most("after the second it is gone in", world.number(1, 5), time.monotonic() - began, " s"),
         ]
 
 

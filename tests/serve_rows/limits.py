@@ -3,9 +3,10 @@
 import contextlib
 import http.client
 import json
-import time
+import socket
 
-from .world import HOST, MIB, Client, Measure, Row, World, connected, exactly
+from .cancels import running
+from .world import HOST, MIB, Client, Measure, Row, World, connected, exactly, settled
 
 OK = {200, 201, 202}
 
@@ -116,7 +117,7 @@ def of_bytes(limits: Limits, server) -> None:
 
 
 def of_the_queue(limits: Limits, world: World) -> None:
-    long = {"class": "star", "steps": 250, "width": 128, "height": 128}
+    long = {"class": "star", "steps": 250, "width": 128, "height": 128, "sampler": "heun"}
 
     def asked(server, jobs: int, keys: int) -> list[str]:
         """One that runs, then so many of each client in turn."""
@@ -126,6 +127,8 @@ def of_the_queue(limits: Limits, world: World) -> None:
             client = Client(server, key=key)
             # No two go together.
             answers.append(client.ask("POST", "/pom/v1/jobs", long | {"cfg_scale": 1 + number / 100}))
+            if number == 0:
+                running(client, json.loads(answers[0][2]))
             client.close()
         return [said(answer) for answer in answers]
 
@@ -142,7 +145,7 @@ def of_the_queue(limits: Limits, world: World) -> None:
         body = {"class": "star", "sampler": "euler"}
         for seed in range(2):  # what it takes is known once something was made
             server.finished(server.job(body | {"steps": 250, "width": 64, "height": 64, "seed": seed}))
-        body |= {"width": 512, "height": 256}
+        body |= {"width": 512, "height": 512}
         most = int(5 / client.json("POST", "/pom/v1/forecast", body | {"steps": 1})["seconds"])
         found = [client.ask("POST", "/pom/v1/forecast", body | {"steps": most + n}) for n in (-1, 2)]
         limits(f"forecast of 5 s: {most} steps", "400 too_expensive", *found)
@@ -176,26 +179,29 @@ def of_streams(limits: Limits, server) -> None:
         line.close()
 
 
+def is_gone(line: socket.socket) -> bool:
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
 def of_connections(limits: Limits, server) -> None:
     """1,024 that wait, and one more: the one that has waited longest goes."""
     lines = []
     for _ in range(1024):
         lines.append(connected(server))
         lines[-1].sendall(b"GET /health HT")
-    time.sleep(0.3)
+    settled(lambda: server.descriptors() > 1024, 10)  # all are taken
     with connected(server) as line:
         line.sendall(f"GET /health HTTP/1.1\r\n{HOST}\r\n".encode())
         answered = line.recv(15)
-    lines[0].settimeout(2)
-    gone = 0
+    settled(lambda: any(map(is_gone, lines)), 10)
+    gone = sum(map(is_gone, lines))
     for line in lines:
-        line.setblocking(False)
-        try:
-            gone += line.recv(1) == b""
-        except BlockingIOError:
-            pass
-        except ConnectionResetError:
-            gone += 1
         line.close()
     limits.found.append(
         exactly("connections 1,024", "HTTP/1.1 200 OK; 1 shed", f"{answered.decode()}; {gone} shed")

@@ -163,7 +163,7 @@ def outcome(server, data: str, answers: int) -> tuple[str, bool]:
     """Statuses of the answers, and whether the connection is open: one more request is answered."""
     probe = f"GET /health HTTP/1.1\r\n{H}X-Probe: 1\r\nConnection: close\r\n\r\n"
     with connected(server) as line_:
-        line_.settimeout(3)
+        line_.settimeout(10)
         got = b""
         try:
             line_.sendall(data.encode("latin-1"))
