@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "cli/values.h"
 #include "pom/base/error.h"
+#include "pom/generate/process.h"
 #include "pom/ops/block/inference.h"
 
 namespace pom::cli {
@@ -129,6 +130,12 @@ void Forecast::learn(std::int64_t tokens, std::int64_t batch, const Timing& timi
 std::string Forecast::skip(std::int64_t tokens, std::int64_t batch, double longest) const {
   const double seconds = rate_ * cost(tokens) * static_cast<double>(batch);
   return seconds > longest ? "skipped: about " + seconds_text(seconds) + " a call" : std::string();
+}
+
+std::string too_large(const Bench& bench, std::int64_t bytes) {
+  const std::int64_t there = generate::available_bytes();
+  if (bench.gpu() || there == 0 || bytes < there / 10 * 9) return {};
+  return "skipped: needs about " + bytes_text(static_cast<double>(bytes));
 }
 
 std::string typed_command(const BenchOptions& options) {

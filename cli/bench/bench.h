@@ -190,6 +190,10 @@ class Forecast {
   double rate_ = 0;  // seconds for a unit of cost; 0: nothing is known
 };
 
+// The note of a contender that a processor has no memory for, before the system ends the program for it: a
+// GPU says so by itself. Empty: let it run.
+std::string too_large(const Bench& bench, std::int64_t bytes);
+
 int bench_figure1(Bench& bench);
 int bench_operator(Bench& bench);
 int bench_video(Bench& bench);

@@ -40,14 +40,7 @@ NetworkConfig network_of(const Bench& bench) {
   const BenchOptions& options = bench.options;
   NetworkConfig config = named(!options.variant.empty() ? options.variant : bench.gpu() ? "XL" : "S");
   if (options.variant.empty() && !bench.gpu()) config.depth = 6;  // a minute, not ten
-  config.variant.clear();
-  config.ffw_expand = options.ffw_expand.value_or(4);
-  config.dim = options.dim.value_or(config.dim);
-  config.depth = options.depth.value_or(config.depth);
-  config.heads = options.heads.value_or(config.heads);
-  config.order = options.order.value_or(2);
-  config.order_expand = options.expand.value_or(2);
-  return config;
+  return sized(config, options);
 }
 
 std::int64_t side_of(std::int64_t tokens) {
@@ -128,13 +121,6 @@ Figure plan_figure(Bench& bench) {
 }
 
 // ---- a row ----
-
-// Before the system ends the program for it: a GPU says so by itself.
-std::string too_large(const Bench& bench, std::int64_t bytes) {
-  const std::int64_t there = generate::available_bytes();
-  if (bench.gpu() || there == 0 || bytes < there / 10 * 9) return {};
-  return "skipped: needs about " + bytes_text(static_cast<double>(bytes));
-}
 
 using Contenders = std::array<Contender, 3>;  // products, PoM, attention
 using Forecasts = std::array<Forecast, 3>;

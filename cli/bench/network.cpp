@@ -12,6 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
 
+#include "cli/bench/bench.h"
 #include "cli/bench/cuda.h"
 #include "pom/base/error.h"
 #include "pom/models/denoiser.h"
@@ -69,6 +70,17 @@ models::Condition random_condition(const models::NetworkConfig& config, const at
 }
 
 }  // namespace
+
+models::NetworkConfig sized(models::NetworkConfig named, const BenchOptions& options) {
+  named.variant.clear();
+  named.ffw_expand = options.ffw_expand.value_or(4);
+  named.dim = options.dim.value_or(named.dim);
+  named.depth = options.depth.value_or(named.depth);
+  named.heads = options.heads.value_or(named.heads);
+  named.order = options.order.value_or(2);
+  named.order_expand = options.expand.value_or(2);
+  return named;
+}
 
 Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
                 const BatchSize& size, std::int64_t before) {

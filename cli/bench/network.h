@@ -22,6 +22,10 @@ struct BatchSize {
   std::int64_t tokens() const { return blocks * side * width(); }
 };
 
+struct BenchOptions;
+// The network `named`, with what the options say of its sizes.
+models::NetworkConfig sized(models::NetworkConfig named, const BenchOptions& options);
+
 // An evaluation by models::Denoiser; of clips one that is guided, of the blocks after so many others.
 Call evaluation(const models::NetworkConfig& config, at::ScalarType dtype, const at::Device& device,
                 const BatchSize& size, std::int64_t before = 0);

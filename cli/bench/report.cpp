@@ -111,7 +111,7 @@ std::string svg_of(const BenchReport& report) {
             .panels = {}};
   for (const BenchSection& section : report.sections)
     plot.panels.push_back(
-        {section.title + ", " + report.unit,
+        {section.title + ", " + section.unit,
          {series(section, "products", &BenchRow::gemms), series(section, "PoM", &BenchRow::pom),
           series(section, "attention", &BenchRow::attention)},
          section.first == "tokens" ? "" : section.first});
@@ -125,7 +125,7 @@ std::string markdown(const Bench& bench, const BenchReport& report) {
   text += "\n";
   for (const BenchSection& section : report.sections) {
     const BenchTable table(report.peak, section.first);
-    text += "\n## " + section.title + ", " + report.unit + "\n\n" + table.head() + "\n";
+    text += "\n## " + section.title + ", " + section.unit + "\n\n" + table.head() + "\n";
     for (const BenchRow& row : section.rows) text += table.line(row) + "\n";
   }
   for (const std::string& note : report.notes) text += "\n" + note + "\n";
@@ -142,7 +142,7 @@ std::string json_text(const Bench& bench, const BenchReport& report) {
       .add("torch", TORCH_VERSION)
       .add("dtype", bench.dtype)
       .add("settings", report.about)
-      .add("unit", report.unit);
+      .add("unit", report.sections.empty() ? "" : report.sections.front().unit);
   if (report.peak > 0) result.add("peak_tflops", report.peak / 1e12);
   for (const BenchSection& section : report.sections) {
     std::vector<JsonObject> rows;
@@ -224,7 +224,7 @@ void print_heading(const Bench& bench, const BenchReport& report) {
 
 void print_section(const Bench& bench, const BenchReport& report, const BenchSection& section) {
   if (bench.options.json) return;
-  print("\n" + section.title + ", " + report.unit + "\n");
+  print("\n" + section.title + ", " + section.unit + "\n");
   print(BenchTable(report.peak, section.first).head());
 }
 

@@ -25,6 +25,7 @@ struct BenchSection {
   std::string key, title;  // "forward", "Forward"
   std::vector<BenchRow> rows = {};
   std::string first = "tokens";  // what BenchRow::tokens counts
+  std::string unit = "ms per image";
 };
 
 // Rows become lines as they come. With a peak (operations in a second) there are columns of speed.
@@ -46,7 +47,6 @@ struct BenchReport {
   std::string heading;    // what was timed, a line or two
   JsonObject about = {};  // the same for programs
   double peak = 0;
-  std::string unit = "ms per image";
   std::vector<BenchSection> sections = {};
   std::vector<std::string> notes = {};
 };

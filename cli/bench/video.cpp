@@ -38,32 +38,28 @@ struct Video {
   BatchSize size(std::int64_t clips, std::int64_t n) const;
 };
 
-// A block as near to a square as its number of tokens allows.
+// A block as near to 16:10 as its number of tokens allows: 360 are 15 x 24.
 BatchSize Video::size(std::int64_t clips, std::int64_t n) const {
-  auto rows = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tokens)));
-  while (tokens % rows != 0) --rows;
+  std::int64_t rows = 1;
+  const double wanted = std::sqrt(static_cast<double>(tokens) / 1.6);
+  const auto off = [&](std::int64_t r) { return std::abs(static_cast<double>(r) - wanted); };
+  for (std::int64_t r = 1; r * r <= tokens; ++r)
+    if (tokens % r == 0 && off(r) < off(rows)) rows = r;
   return {.pictures = clips, .side = rows, .columns = tokens / rows, .blocks = n, .words = kWords};
 }
 
-// "XL", "XL/2", "V-DiPoM-XL/2".
+// "XL", "XL/2", "V-DiPoM-XL/2": the sizes are the same whatever stands before the last dash.
 NetworkConfig named(std::string name) {
+  name.erase(0, name.rfind('-') + 1);
   if (name.find('/') == std::string::npos) name += "/2";
-  if (!name.starts_with("V-DiPoM-")) name = "V-DiPoM-" + name;
-  return as_usage([&] { return models::variant(name); });
+  return as_usage([&] { return models::variant("V-DiPoM-" + name); });
 }
 
 NetworkConfig network_of(const Bench& bench) {
   const BenchOptions& options = bench.options;
   NetworkConfig config = named(!options.variant.empty() ? options.variant : bench.gpu() ? "XL" : "S");
   if (options.variant.empty() && !bench.gpu()) config.depth = 6, config.text_width = 1024;
-  config.variant.clear();
-  config.ffw_expand = options.ffw_expand.value_or(4);
-  config.dim = options.dim.value_or(config.dim);
-  config.depth = options.depth.value_or(config.depth);
-  config.heads = options.heads.value_or(config.heads);
-  config.order = options.order.value_or(2);
-  config.order_expand = options.expand.value_or(2);
-  return config;
+  return sized(config, options);
 }
 
 std::vector<std::int64_t> sorted(std::vector<std::int64_t> numbers) {
@@ -76,7 +72,6 @@ void describe(Video& video) {
   const NetworkConfig& c = video.pom;
   BenchReport& report = video.report;
   report.name = "video";
-  report.unit = "ms per clip";
   report.heading =
       detail::concat(c.depth, " layers of ", c.dim, ", feed-forward ", c.ffw_expand, ", ", c.heads,
                      " heads, ", video.bench.dtype, ", blocks of ", video.tokens, " tokens (",
@@ -120,10 +115,21 @@ Video plan_video(Bench& bench) {
 // ---- rows ----
 
 using Contenders = std::array<Contender, 3>;  // products, PoM, attention
+using Forecasts = std::array<Forecast, 3>;    // by the tokens that are evaluated, and seen by attention
 
-BenchRow race(Video& video, std::int64_t first, std::int64_t batch, const Contenders& contenders) {
+Forecasts forecasts(const Video& video) {
+  return {Forecast(), Forecast(), Forecast(3 * static_cast<double>(video.attention.dim))};
+}
+
+// `first` stands in the first column, `tokens` are those that the work grows with.
+BenchRow race(Video& video, std::int64_t first, std::int64_t tokens, std::int64_t batch,
+              Contenders contenders, Forecasts& known) {
   BenchRow row{.tokens = first, .batch = batch};
+  for (std::size_t i = 0; i < contenders.size(); ++i)
+    if (contenders[i].note.empty())
+      contenders[i].note = known[i].skip(tokens, batch, video.bench.options.longest);
   std::vector<Timing> timings = interleave({contenders.begin(), contenders.end()}, video.bench.timing());
+  for (std::size_t i = 0; i < contenders.size(); ++i) known[i].learn(tokens, batch, timings[i]);
   row.gemms = std::move(timings[0]), row.pom = std::move(timings[1]), row.attention = std::move(timings[2]);
   return row;
 }
@@ -148,9 +154,17 @@ Contenders sampling_contenders(const Video& video, std::int64_t n, std::int64_t 
   std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), 2 * size.pictures);
   shapes.front().rows /= 2;
   const auto network = [&](const NetworkConfig& config) {
-    return Contender{[&bench, config, size, before] {
-      return evaluation(config, bench.type, bench.device, size, before);
-    }};
+    const std::int64_t height = size.side * config.patch, width = size.width() * config.patch;
+    const models::SamplingMemory weights =
+        models::sampling_memory(config, height, width, bench.type, /*guided=*/true, 1);
+    const std::int64_t bytes =
+        models::whole_clip_memory(config, height, width, n + before, kWords, bench.type,
+                                  /*guided=*/true);
+    return Contender{
+        [&bench, config, size, before] { return evaluation(config, bench.type, bench.device, size, before); },
+        too_large(bench,
+                  weights.weights +
+                      size.pictures * (before > 0 && !config.attention() ? weights.per_picture : bytes))};
   };
   return {products(video, shapes, /*backward=*/false), network(video.pom), network(video.attention)};
 }
@@ -164,10 +178,13 @@ std::string seconds_and_rate(double ms, double frames) {
 }
 
 void time_whole(Video& video) {
-  BenchSection section{.key = "whole", .title = "A whole clip, one guided evaluation"};
+  BenchSection section{.key = "whole", .title = "A whole clip, one guided evaluation", .unit = "ms per clip"};
   print_section(video.bench, video.report, section);
+  Forecasts known = forecasts(video);
   for (const std::int64_t n : video.blocks)
-    add_row(video, section, race(video, n * video.tokens, video.batch(), sampling_contenders(video, n, 0)));
+    add_row(video, section,
+            race(video, n * video.tokens, n * video.tokens, video.batch(), sampling_contenders(video, n, 0),
+                 known));
   const BenchRow& last = section.rows.back();
   const auto frames = static_cast<double>(video.blocks.back() * video.frames_of_block());
   if (last.pom.measured())
@@ -181,8 +198,11 @@ void time_stream(Video& video) {
   BenchSection section{
       .key = "stream", .title = "A stream, one guided evaluation of one block", .first = "blocks before"};
   print_section(video.bench, video.report, section);
+  // One block takes as long whatever the mixer has behind it, and attention's grows slower than its past.
+  Forecasts known = {Forecast(), Forecast(), Forecast()};
   for (const std::int64_t before : video.before)
-    add_row(video, section, race(video, before, video.batch(), sampling_contenders(video, 1, before)));
+    add_row(video, section,
+            race(video, before, video.tokens, video.batch(), sampling_contenders(video, 1, before), known));
   const BenchRow& last = section.rows.back();
   if (last.pom.measured())
     video.report.notes.push_back(detail::concat(
@@ -193,26 +213,33 @@ void time_stream(Video& video) {
 }
 
 void time_training(Video& video) {
-  BenchSection section{.key = "forward_backward", .title = "Training, forward + backward"};
+  BenchSection section{
+      .key = "forward_backward", .title = "Training, forward + backward", .unit = "ms per clip"};
   print_section(video.bench, video.report, section);
   std::unique_ptr<Trainee> trainees[2];
   const Bench& bench = video.bench;
   const auto network = [&](const NetworkConfig& config, std::unique_ptr<Trainee>& trainee,
                            const BatchSize& size) {
-    return Contender{[&bench, &trainee, config, size] {
-      const Trainee::Options options{.precision = bench.dtype, .graphs = !bench.options.no_graphs};
-      if (!trainee) trainee = std::make_unique<Trainee>(config, options, bench.device);
-      return trainee->step(size);
-    }};
+    const std::int64_t blocks = size.blocks * size.pictures;
+    return Contender{
+        [&bench, &trainee, config, size] {
+          const Trainee::Options options{.precision = bench.dtype, .graphs = !bench.options.no_graphs};
+          if (!trainee) trainee = std::make_unique<Trainee>(config, options, bench.device);
+          return trainee->step(size);
+        },
+        too_large(bench, models::training_memory(config, size.side * config.patch,
+                                                 size.width() * config.patch, bench.type, blocks))};
   };
+  Forecasts known = forecasts(video);
   for (const std::int64_t n : video.blocks) {
     const BatchSize size = video.size(video.training_batch(), n);
     std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), size.pictures);
     for (const GemmShape& shape : condition_gemms(video.pom, size.pictures, kWords)) shapes.push_back(shape);
     add_row(video, section,
-            race(video, size.tokens(), size.pictures,
+            race(video, size.tokens(), size.tokens(), size.pictures,
                  {products(video, shapes, /*backward=*/true), network(video.pom, trainees[0], size),
-                  network(video.attention, trainees[1], size)}));
+                  network(video.attention, trainees[1], size)},
+                 known));
   }
   video.report.sections.push_back(std::move(section));
 }

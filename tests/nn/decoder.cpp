@@ -17,8 +17,8 @@ std::vector<Polymorpher> stack(at::ScalarType dtype = at::kDouble, at::Device de
   at::manual_seed(4);
   std::vector<Polymorpher> blocks;
   for (std::int64_t i = 0; i < depth; ++i) {
-    Polymorpher block(
-        {.dim = kDim, .order = 2, .order_expand = 2, .ffw_expand = 3, .bias = i != 1 || depth == 1});
+    Polymorpher block(PolymorpherOptions{
+        .dim = kDim, .order = 2, .order_expand = 2, .ffw_expand = 3, .bias = i != 1 || depth == 1});
     const at::NoGradGuard no_gradients;
     for (at::Tensor& p : block->parameters()) p.add_(at::randn_like(p) * 0.1);
     block->to(device, dtype);
@@ -129,7 +129,7 @@ TEST(Decoder, Mistakes) {
   mixed[1]->to(at::kFloat);
   EXPECT_NE(make(mixed, 1).find("one kind, like the first with Double"), std::string::npos);
   mixed = stack();
-  mixed[2] = Polymorpher({.dim = kDim, .order = 4, .order_expand = 1, .ffw_expand = 3});
+  mixed[2] = Polymorpher(PolymorpherOptions{.dim = kDim, .order = 4, .order_expand = 1, .ffw_expand = 3});
   mixed[2]->to(at::kDouble);
   EXPECT_NE(make(mixed, 1).find("one order, 2, got 4 in block 2"), std::string::npos);
   Decoder decoder(stack(), 2);
