@@ -85,8 +85,11 @@ namespace {
 
 void check_shape(const at::Tensor& tensor, const std::string& name, at::ScalarType dtype,
                  at::IntArrayRef shape) {
-  check(tensor.scalar_type() == dtype && tensor.sizes() == shape, "Denoiser: state: ", name, ": expected ",
-        dtype, " of shape ", shape, ", got ", tensor.scalar_type(), " of shape ", tensor.sizes());
+  if (tensor.scalar_type() == dtype && tensor.sizes() == shape) return;
+  std::string wanted;
+  for (const std::int64_t size : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
+  fail("Denoiser: state: ", name, ": expected ", dtype == at::kLong ? "int64" : c10::toString(dtype),
+       " of shape (", wanted, "), got ", tensor.scalar_type(), " of shape ", tensor.sizes());
 }
 
 }  // namespace
