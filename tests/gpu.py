@@ -418,6 +418,7 @@ def items() -> dict[str, Item]:
     found["bench/figure1-fp8"] = bench(
         pom_bench("figure1", "--dtype", "fp8", "--tokens", "1024,4096,16384", folder="figure1-fp8"), 300
     )
+    found["bench/video"] = bench(pom_bench("video", folder="video"), 300)
     found["bench/operator"] = bench(pom_bench("operator", folder="operator"), 300)
     found["bench/operator-causal"] = bench(
         pom_bench("operator", "--mask", "causal", folder="operator-causal"), 300
