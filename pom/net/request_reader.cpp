@@ -54,14 +54,28 @@ Outcome ChunkReader::take_extra(char c) {
   return {};
 }
 
+// A quoted string ends where its line does: readers that let it go on would find other chunks than these.
+Outcome ChunkReader::take_extension(char c) {
+  if (c == '\r') {
+    if (quoted_) return bad_chunk("a quoted string that does not end");
+    state_ = State::size_end;
+  } else if (escaped_) {
+    escaped_ = false;
+  } else if (c == '"') {
+    quoted_ = !quoted_;
+  } else if (c == '\\') {
+    escaped_ = quoted_;
+  }
+  return take_extra(c);
+}
+
 // One byte that is not content.
 Outcome ChunkReader::take_mark(char c, std::uint64_t room) {
   switch (state_) {
     case State::size:
       return take_size(c, room);
     case State::extension:
-      if (c == '\r') state_ = State::size_end;
-      return take_extra(c);
+      return take_extension(c);
     case State::size_end:
       if (c != '\n') return bad_chunk("a carriage return without its line feed");
       state_ = size_ > 0 ? State::data : State::trailer;

@@ -29,12 +29,14 @@ class ChunkReader {
   std::optional<Refusal> take_mark(char c, std::uint64_t room);
   std::optional<Refusal> take_size(char c, std::uint64_t room);
   std::optional<Refusal> take_extra(char c);
+  std::optional<Refusal> take_extension(char c);
 
   State state_ = State::size;
   std::uint64_t size_ = 0;  // of this chunk, or what is left of it
   int digits_ = 0;
   std::size_t extra_ = 0;
-  bool line_is_empty_ = true;  // in the trailer
+  bool quoted_ = false, escaped_ = false;  // in an extension
+  bool line_is_empty_ = true;              // in the trailer
 };
 
 class RequestReader {

@@ -131,7 +131,7 @@ def gathered_seeds(name: str) -> Path:
     return folder
 
 
-def fuzz(name: str, seconds: int) -> dict:
+def fuzz(name: str, seconds: int, seed: int) -> dict:
     """Runs a target; what came of it."""
     corpus, findings, log = WORK / "corpus" / name, WORK / "findings", WORK / f"{name}.log"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -140,6 +140,7 @@ def fuzz(name: str, seconds: int) -> dict:
     command = [WORK / f"{name}_fuzz", f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048"]
     command += [
         "-max_len=8192",
+        f"-seed={seed}",
         f"-artifact_prefix={findings}/{name}-",
         *([f"-dict={words}"] if words.exists() else []),
         *(["-detect_leaks=0"] if TARGETS[name].keeps else []),
@@ -169,6 +170,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzzes the readers of files.")
     parser.add_argument("targets", nargs="*", metavar="target", help=f"{', '.join(TARGETS)} (default: all)")
     parser.add_argument("--seconds", type=int, default=10, help="for each target")
+    parser.add_argument("--seed", type=int, default=0, help="of the mutations; 0: another one each time")
     parser.add_argument("--report", type=Path, help="what came of each target, as JSON")
     arguments = parser.parse_args()
     for name in arguments.targets:
@@ -180,7 +182,7 @@ def main() -> int:
             return 1
         print(f"built in {time.monotonic() - start:.0f} s", flush=True)
         results = []
-        for result in pool.map(lambda name: fuzz(name, arguments.seconds), names):
+        for result in pool.map(lambda name: fuzz(name, arguments.seconds, arguments.seed), names):
             print(result["said"], flush=True)
             results.append(result)
     if arguments.report:

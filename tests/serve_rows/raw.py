@@ -146,6 +146,7 @@ BODIES = [
     (CHUNKED + "0x2\r\n{}\r\n0\r\n\r\n", "400", CLOSED),
     (CHUNKED + "2\r\n{}0\r\n\r\n", "400", CLOSED),
     (CHUNKED + "2\n{}\r\n0\r\n\r\n", "400", CLOSED),
+    (CHUNKED + '0;a="\r\n\r\nGET / HTTP/1.1\r\n\r\n0\r\n\r\n', "400", CLOSED),
     (CHUNKED + "ffffffff\r\n", "413", CLOSED),
     (CHUNKED + "ffffffffffffffff\r\n", "400", CLOSED),
     (CHUNKED + "10000000000000000\r\n", "400", CLOSED),
