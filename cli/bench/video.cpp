@@ -195,8 +195,10 @@ void time_whole(Video& video) {
 }
 
 void time_stream(Video& video) {
-  BenchSection section{
-      .key = "stream", .title = "A stream, one guided evaluation of one block", .first = "blocks before"};
+  BenchSection section{.key = "stream",
+                       .title = "A stream, one guided evaluation of one block",
+                       .first = "blocks before",
+                       .unit = "ms per block"};
   print_section(video.bench, video.report, section);
   // One block takes as long whatever the mixer has behind it, and attention's grows slower than its past.
   Forecasts known = {Forecast(), Forecast(), Forecast()};

@@ -182,6 +182,7 @@ def test_operator(tmp_path, mask):
 def test_video(tmp_path):
     text = done(*VIDEO, "-o", tmp_path / "out", cwd=tmp_path).stdout
     assert "2 layers of 32, feed-forward 4, 2 heads, fp32, blocks of 6 tokens (8 frames)" in text
+    assert "one block, ms per block\n" in text and text.count(", ms per clip\n") == 2
     whole, stream, training = tables(text)
     check_table(whole, FIGURE_COLUMNS, ["6", "18"])
     check_table(stream, STREAM_COLUMNS, ["0", "4"])
