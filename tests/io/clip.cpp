@@ -9,6 +9,9 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <set>
 #include <unistd.h>
 
@@ -112,6 +115,26 @@ TEST_F(ClipFileTest, ColoursStayWhatTheyAre) {
         EXPECT_NEAR(pixel_at(back[3], 16, 16)[c], colour[c], 4) << name << c;
     }
 }
+
+#ifdef __GLIBC__
+// What is in memory before must not show: of the same frames come the same files, wherever and whenever.
+TEST_F(ClipFileTest, TheSameFramesAreTheSameFile) {
+  POM_NEEDS_FFMPEG();
+  const std::vector<Image> frames = pictures(48, 48, 16);
+  for (const bool growing : {false, true})
+    for (const char* name : {"a.mp4", "b.webm", "c.gif"}) {
+      std::string files[2];
+      for (const int filled : {0x55, 0xaa}) {  // whatever is allocated comes filled with the complement
+        ::mallopt(M_PERTURB, filled);
+        write(folder / name, frames, {.fps = 8, .growing = growing});
+        files[filled == 0xaa] = bytes_in(folder / name);
+      }
+      ::mallopt(M_PERTURB, 0);
+      EXPECT_FALSE(files[0].empty()) << name;
+      EXPECT_TRUE(files[0] == files[1]) << name << (growing ? ", growing" : "");
+    }
+}
+#endif
 
 TEST_F(ClipFileTest, OddSidesAndSinglePixels) {
   POM_NEEDS_FFMPEG();
