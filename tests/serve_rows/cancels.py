@@ -109,9 +109,9 @@ def cancel(world: World) -> list[Measure]:
 PLACES = ("head", "body", "queued", "running", "answer")
 
 
-def cut(server, place: str, seed: int) -> None:
+def cut(server, place: str, seed: int, long: dict) -> None:
     chance = random.Random(seed)
-    settings = SHORT if place == "answer" else LONG
+    settings = SHORT if place == "answer" else long
     body = json.dumps({"prompt": "star", "seed": seed, **settings}).encode()
     data = request_bytes("/v1/images/generations", body)
     head = data.index(b"\r\n\r\n") + 4
@@ -130,6 +130,13 @@ def cut(server, place: str, seed: int) -> None:
                 line.recv(chance.randrange(1, 200))
 
 
+def lasting(seconds: float, took: float) -> dict:
+    """Work of so many seconds, where LONG took as long as that: few requests must leave enough behind on any
+    machine."""
+    side = LONG["width"] * (seconds / took) ** 0.5
+    return LONG | dict.fromkeys(("width", "height"), min(320, max(LONG["width"], int(side) // 16 * 16)))
+
+
 def cuts(world: World) -> list[Measure]:
     count, chance = world.number(500, 25), random.Random(1)
     with world.serve(flags=["--most-waiting-a-client", 64]) as server:
@@ -137,7 +144,7 @@ def cuts(world: World) -> list[Measure]:
         def all_cut(some: int) -> None:
             seeds = [chance.getrandbits(40) for _ in range(some)]
             with concurrent.futures.ThreadPoolExecutor(16) as pool:
-                list(pool.map(lambda i: cut(server, PLACES[i % 5], seeds[i]), range(some)))
+                list(pool.map(lambda i: cut(server, PLACES[i % 5], seeds[i], long), range(some)))
 
         def short(seed: int) -> None:
             body = {"prompt": "star", "seed": seed, **SHORT}
@@ -146,7 +153,9 @@ def cuts(world: World) -> list[Measure]:
         seeds = iter(range(10_000, 20_000))
         alone = median_time(lambda: short(next(seeds)), 7)
         job = server.finished(server.job({"class": "star", "seed": 3, **LONG}))
-        evaluation = (job["finished"] - job["started"]) / job["evaluations"]["total"]
+        took = job["finished"] - job["started"]
+        evaluation = took / job["evaluations"]["total"]
+        long = LONG if world.full else lasting(2, took)
         all_cut(world.number(100, 10))
         settled(lambda: at_work(server) == 0, world.number(20, 3))
         before = server.memory()
