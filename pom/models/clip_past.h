@@ -1,8 +1,7 @@
 // Private to the room: what the blocks of a clip have left for those to come, in one evaluation: of mixers
-// the sums over tokens, one running sum or those of the last W blocks, oldest first (zeros where there have
-// been fewer); of attention its keys and values. Nothing of a mixer's changes its shape from block to block,
-// so that a GPU's graph of one block is that of all. L layers that see other blocks than their own, R
-// sequences, n blocks at once, W sums kept, kD features.
+// the sums over tokens (pom/ops/block/past_sums.h), one running sum or those of as many of the last blocks as
+// a window sees and there were; of attention its keys and values. L layers that see blocks before their own,
+// R sequences, W sums kept, kD features.
 #pragma once
 
 #include <cstdint>

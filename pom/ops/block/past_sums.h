@@ -1,7 +1,7 @@
 // What the blocks of sequences see of each other while they are sampled: each itself and those before it, of
 // which sums over tokens are kept, one running sum or those of the last W blocks, oldest first (zeros where
-// there have been fewer). Nothing changes its shape from block to block, so that a GPU's graph of one block
-// is that of all. R sequences, n blocks of each at once, K tokens of a block, kD features.
+// there have been fewer). What is written has the shape of what is read, so that a GPU's graph of one block
+// can be that of all. R sequences, n blocks of each at once, K tokens of a block, kD features.
 #pragma once
 
 #include <cstdint>
