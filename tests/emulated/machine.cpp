@@ -76,8 +76,15 @@ struct Exchange {
   uint64_t values[2][32] = {};
   unsigned turn = 0;
 };
+struct Lane {  // of a warp's product
+  uint32_t a[4], b[2];
+  float c[4];
+};
 struct Warp {
-  std::map<unsigned, Exchange> exchanges;  // by the mask
+  Exchange all;
+  std::map<unsigned, Exchange> some;  // by the mask
+  Meeting products;
+  std::array<Lane, 32> lanes;
 };
 struct Warpgroup {
   Meeting meeting;
@@ -102,8 +109,8 @@ struct Cluster {
   Meeting meeting;
 };
 struct Fiber {
-  void* stack = nullptr;  // where it goes on
-  uint8_t* memory = nullptr;
+  void* stack = nullptr;      // where it goes on
+  uint8_t* memory = nullptr;  // all of the stack
   Thread thread;
   const char* waits = "";
   std::vector<std::vector<Product>> products;
@@ -138,6 +145,12 @@ static_assert(sizeof(Barrier) == 8);
 
 struct Pool {  // stacks and arenas, used again
   std::vector<uint8_t*> stacks, arenas;
+  std::vector<Fiber*> fibers;  // with their stacks
+  static Fiber* taken(std::vector<Fiber*>& from) {
+    Fiber* const fiber = from.back();
+    from.pop_back();
+    return fiber;
+  }
   static uint8_t* pages(std::size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) die("no memory for a stack");
@@ -186,13 +199,13 @@ struct Grid {
       block->arena = Pool::take(pool().arenas, kArena + 8192) + 4096;
       block->next_static = static_cast<uint32_t>((kDynamic + shape.shared + 127) / 128 * 128 + 64);
       if (block->next_static > 227 * 1024 + 2048) die("more shared memory than a block may have");
-      std::memset(block->arena, 0xff, kArena);  // not a number
+      std::memset(block->arena, 0xff, block->next_static);  // not a number
       block->warps.resize((threads + 31) / 32), block->warpgroups.resize((threads + 127) / 128);
       for (unsigned t = 0; t < threads; ++t) {
-        Fiber* fiber = new Fiber;
+        Fiber* fiber = pool().fibers.empty() ? new Fiber : Pool::taken(pool().fibers);
         fiber->thread.index = {t % shape.block.x, t / shape.block.x % shape.block.y, t / shape.block.x / shape.block.y};
         fiber->thread.number = static_cast<int>(t), fiber->thread.block = block.get();
-        fiber->memory = Pool::take(pool().stacks, kStack);
+        if (!fiber->memory) fiber->memory = Pool::take(pool().stacks, kStack);
         void** top = reinterpret_cast<void**>(fiber->memory + kStack) - 1;
         *top = nullptr;
         *--top = reinterpret_cast<void*>(&fiber_main);
@@ -253,8 +266,8 @@ struct Grid {
     emulated_switch(&scheduler, fiber->stack);
     current = nullptr;
     if (!fiber->thread.block) {  // it has ended
-      pool().stacks.push_back(fiber->memory);
-      delete fiber;
+      fiber->products.clear(), fiber->open_products.clear(), fiber->lines.clear(), fiber->open_lines.clear();
+      pool().fibers.push_back(fiber);
       progress = true;
     }
   }
@@ -270,9 +283,12 @@ struct Grid {
       for (const auto& block : cluster->blocks) {
         for (const Meeting& m : block->named)
           for (Fiber* f : m.waiting) count(f);
-        for (const Warp& w : block->warps)
-          for (const auto& [mask, e] : w.exchanges)
+        for (const Warp& w : block->warps) {
+          for (Fiber* f : w.all.meeting.waiting) count(f);
+          for (Fiber* f : w.products.waiting) count(f);
+          for (const auto& [mask, e] : w.some)
             for (Fiber* f : e.meeting.waiting) count(f);
+        }
         for (const Warpgroup& w : block->warpgroups)
           for (Fiber* f : w.meeting.waiting) count(f);
       }
@@ -463,6 +479,7 @@ void* static_shared(const void* declaration, std::size_t bytes) {
   Block& b = block();
   const auto [found, fresh] = b.statics.try_emplace(declaration, b.next_static);
   if (fresh) {
+    std::memset(b.arena + b.next_static, 0xff, bytes);
     b.next_static += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     if (b.next_static > kArena) die("more static shared memory than there is");
   }
@@ -495,7 +512,8 @@ void arrive_block(int barrier, int threads) {
 uint64_t exchange(unsigned mask, uint64_t value, int from) {
   const int lane = current->thread.number % 32;
   if (!(mask >> lane & 1)) die("a lane that its own mask leaves out");
-  Exchange& e = block().warps[static_cast<std::size_t>(current->thread.number / 32)].exchanges[mask];
+  Warp& w = block().warps[static_cast<std::size_t>(current->thread.number / 32)];
+  Exchange& e = mask == 0xffffffffu ? w.all : w.some[mask];
   uint64_t(&values)[32] = e.values[e.turn & 1];
   values[lane] = value;
   if (e.meeting.arrived + 1 == __builtin_popcount(mask)) ++e.turn;
@@ -648,30 +666,33 @@ void wait_products(int pending) {
 }
 
 void ptx::warp_product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4], Values values) {
-  const int me = lane(), octet = me / 4, quad = me % 4;
-  const auto both = [&](uint32_t word, int which) {
-    const uint16_t bits = static_cast<uint16_t>(word >> 16 * which);
-    return value_of(reinterpret_cast<const uint8_t*>(&bits), values);
-  };
-  float A[2][16], B[2][16];  // rows `octet` and 8 further of a; columns 2 quad and the next of b
-  for (int k = 0; k < 4; ++k) {
-    const int from = 4 * octet + k;
-    for (int part = 0; part < 4; ++part) {
-      const uint32_t word = static_cast<uint32_t>(exchange(0xffffffffu, a[part], from));
-      for (int e = 0; e < 2; ++e) A[part % 2][8 * (part / 2) + 2 * k + e] = both(word, e);
-    }
-    for (int column = 0; column < 2; ++column)
-      for (int part = 0; part < 2; ++part) {
-        const uint32_t word = static_cast<uint32_t>(exchange(0xffffffffu, b[part], 4 * (2 * quad + column) + k));
-        for (int e = 0; e < 2; ++e) B[column][8 * part + 2 * k + e] = both(word, e);
+  Warp& w = block().warps[static_cast<std::size_t>(current->thread.number / 32)];
+  Lane& mine = w.lanes[static_cast<std::size_t>(lane())];
+  std::copy(a, a + 4, mine.a), std::copy(b, b + 2, mine.b), std::copy(c, c + 4, mine.c);
+  if (w.products.arrived + 1 == 32) {  // the last one multiplies for all
+    float A[16][16], B[16][8], D[16][8];
+    const auto unpack = [&](uint32_t word, float& low, float& high) {
+      low = value_of(reinterpret_cast<const uint8_t*>(&word), values);
+      high = value_of(reinterpret_cast<const uint8_t*>(&word) + 2, values);
+    };
+    for (std::size_t l = 0; l < 32; ++l) {
+      const std::size_t octet = l / 4, quad = l % 4;
+      for (std::size_t part = 0; part < 4; ++part) {
+        float* const to = &A[octet + 8 * (part % 2)][8 * (part / 2) + 2 * quad];
+        unpack(w.lanes[l].a[part], to[0], to[1]);
       }
-  }
-  for (int row = 0; row < 2; ++row)
-    for (int column = 0; column < 2; ++column) {
-      float sum = c[2 * row + column];
-      for (int k = 0; k < 16; ++k) sum += A[row][k] * B[column][k];
-      d[2 * row + column] = sum;
+      for (std::size_t part = 0; part < 2; ++part)
+        unpack(w.lanes[l].b[part], B[8 * part + 2 * quad][octet], B[8 * part + 2 * quad + 1][octet]);
+      for (std::size_t i = 0; i < 4; ++i) D[octet + 8 * (i / 2)][2 * quad + i % 2] = w.lanes[l].c[i];
     }
+    for (int m = 0; m < 16; ++m)
+      for (int k = 0; k < 16; ++k)
+        for (int n = 0; n < 8; ++n) D[m][n] += A[m][k] * B[k][n];
+    for (std::size_t l = 0; l < 32; ++l)
+      for (std::size_t i = 0; i < 4; ++i) w.lanes[l].c[i] = D[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2];
+  }
+  meet(w.products, 32, "a warp's product");
+  std::copy(mine.c, mine.c + 4, d);
 }
 
 // ---- launching ----
