@@ -4,6 +4,7 @@
 //   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/noise_cuda.cu pom/kernels/portable/noise.cu noise.o -o
 //   noise_cuda
 //   ./noise_cuda
+#include "tests/kernels/sizes.cuh"
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -90,11 +91,11 @@ void compare_many() {
   for (const NoiseKey& key : keys) {
     NoiseParams p;
     p.key = key;
-    p.count = 10'000'000;
+    p.count = kEmulated ? 300'000 : 10'000'000;
     compare("normal, ten million", pom::kernels::fill_normal, pom::fill_normal, p);
-    p.first_position = (int64_t{1} << 34) - 5'000'001;  // the block number passes 2^32 on the way
+    p.first_position = (int64_t{1} << 34) - p.count / 2 - 1;  // the block number passes 2^32 on the way
     compare("normal, ten million across 2^32 blocks", pom::kernels::fill_normal, pom::fill_normal, p);
-    p.count = 1'000'000;
+    p.count = kEmulated ? 100'000 : 1'000'000;
     compare("uniform, one million", pom::kernels::fill_uniform, pom::fill_uniform, p);
   }
 }
@@ -136,7 +137,7 @@ void refuse() {
 
 void measure() {
   NoiseParams p;
-  p.count = int64_t{1} << 28;
+  p.count = int64_t{1} << (kEmulated ? 18 : 28);
   must(cudaMalloc(&p.out, static_cast<size_t>(p.count) * sizeof(float)), "cudaMalloc");
   cudaEvent_t start, stop;
   must(cudaEventCreate(&start), "event");

@@ -238,7 +238,7 @@ void check_mix(Dtype dtype, const Case& c, int64_t step = 2) {
 void check_together(Dtype dtype) {
   const std::string group = std::string("together ") + name_of(dtype);
   if (group.find(filter) == std::string::npos) return;
-  constexpr int kTimes = 30;
+  constexpr int kTimes = kEmulated ? 2 : 30;
   const Case c{1, 4096, 64, 960, 2, true};
   const GemmSizes sizes{c.batch, c.tokens, c.inputs, c.outputs()};
   const Values values = draw(dtype, c.rows() * c.inputs, 1),
@@ -280,12 +280,13 @@ void check_all(Dtype dtype) {
     for (const int order : kSumsOrders)
       for (const int64_t D : {8, 40, 96}) {
         ++n;
-        if (quick && n % 5 != 0) continue;
+        if (quick && n % (5 * kSpread) != 0) continue;
         const int64_t inputs[] = {16, 64, 72};
         check_case(dtype, {size.batch, size.tokens, inputs[n % 3], D, order, n % 4 != 0},
                    n % 3 == 0 ? std::vector<int64_t>{1, 2, 15} : std::vector<int64_t>{1});
       }
-  check_case(dtype, {1, 3000, 64, 64, 2, true}, {1, 15});  // more tiles than groups that carry
+  check_case(dtype, {1, kEmulated ? 2200 : 3000, 64, kEmulated ? 8 : 64, 2, true},
+             {1, 15});  // more tiles than groups that carry
 }
 
 void check_mixes(Dtype dtype) {
@@ -313,7 +314,7 @@ void check_mixes(Dtype dtype) {
                           {2, 1000}})
     for (const int64_t D : {16, 48, 80}) {
       ++n;
-      if (quick && n % 4 != 0) continue;
+      if (quick && n % (4 * kSpread) != 0) continue;
       const int64_t inputs[] = {16, 64, 72};
       check_mix(dtype, {size.batch, size.tokens, inputs[n % 3], D, 2, n % 4 != 0});
     }
@@ -321,10 +322,11 @@ void check_mixes(Dtype dtype) {
     for (const int order : kSumsOrders)
       for (const int64_t D : {8, 40, 96}) {
         ++n;
-        if (order == 2 || (quick && n % 4 != 0)) continue;
+        if (order == 2 || (quick && n % (4 * kSpread) != 0)) continue;
         check_mix(dtype, {size.batch, size.tokens, 72, D, order, n % 4 != 0});
       }
-  check_mix(dtype, {1, 2048, 16, 960, 2, true}, 8);  // more tiles than clusters
+  check_mix(dtype, {1, kEmulated ? 768 : 2048, 16, kEmulated ? 288 : 960, 2, true},
+            kEmulated ? 2 : 8);  // more tiles than clusters
   if (quick) return;
   check_mix(dtype, {1, 6016, 16, 288, 2, true}, 16);  // many that hand on their sums
   check_mix(dtype, {3, 2001, 200, 96, 2, true}, 128);

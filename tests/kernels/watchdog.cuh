@@ -1,6 +1,7 @@
 // For tests of kernels by themselves: what ends a program that cannot go on, and its messages.
 #pragma once
 
+#include "tests/kernels/sizes.cuh"
 #include <chrono>
 #include <cstdio>
 #include <cuda_runtime.h>
