@@ -7,12 +7,14 @@ The parts are those of PARTS below; without a name all run. A case of GoogleTest
 so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS).
 `make test-all` runs more: --all compiles every file alone and the kernels as they ship, `pip install .` is
 tried ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA kernels where nvcc is not
-installed; tests/gpu.py runs it. Plain Python, no packages.
+installed; tests/gpu.py runs it, and a part of it runs on an emulated GPU (tests/emulated_gpu.py). Plain
+Python, no packages.
 """
 
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -154,6 +156,17 @@ class Suite:
         passed = [result["passed"] for result in json.loads(report.read_text())]
         return Count(passed=sum(passed), failed=len(passed) - sum(passed))
 
+    def emulated(self) -> Count:
+        """What needs a GPU, on one that is emulated: a part of it, or with --all everything."""
+        words = [sys.executable, "tests/emulated_gpu.py", "--jobs", self.jobs]
+        words += ["--all"] if self.everything else []
+        print(f"$ {shlex.join(words)}", flush=True)
+        done = subprocess.run(words, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, text=True)
+        print(done.stdout, end="", flush=True)
+        last = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped\s*$", done.stdout)
+        count = Count(*map(int, last.groups())) if last else Count(failed=1)
+        return count if done.returncode == 0 or count.failed else count + Count(failed=1)
+
     def outside(self) -> Count:
         return self.check("tests/outside/run.sh", self.build)
 
@@ -182,6 +195,7 @@ PARTS: dict[str, Callable[[Suite], Count]] = {
     "headers": Suite.headers,
     "kernels": Suite.kernels,
     "c++": Suite.cxx,
+    "emulated": Suite.emulated,
     "python": Suite.python,
     "outside": Suite.outside,
     "fuzz": Suite.fuzz,

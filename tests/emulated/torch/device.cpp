@@ -1,5 +1,6 @@
-// The device itself: what libc10_cuda has of devices and streams, the guard through which torch switches between
-// them, and the hooks by which torch's common code asks whether there is a GPU.
+// The device itself: what libc10_cuda has of devices and streams, the guard through which torch switches
+// between them, and the hooks by which torch's common code asks whether there is a GPU.
+#include "tests/emulated/torch/emulated.h"
 #include <array>
 #include <mutex>
 
@@ -8,8 +9,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/cuda/impl/CUDAGuardImpl.h>
-
-#include "tests/emulated/torch/emulated.h"
 
 namespace c10::cuda {
 

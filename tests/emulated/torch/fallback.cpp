@@ -1,7 +1,8 @@
-// Every operation of torch on the emulated GPU: the CPU's kernel on tensors over the same memory. Results that
-// are inputs come back as these, views as views of the same storage, new ones as tensors over what the CPU's
-// kernel allocated, which is memory of the device then. What a GPU would refuse is refused: tensors in the host's
-// memory among the device's, and in a capture whatever waits for the device.
+// Every operation of torch on the emulated GPU: the CPU's kernel on tensors over the same memory. Results
+// that are inputs come back as these, views as views of the same storage, new ones as tensors over what the
+// CPU's kernel allocated, which is memory of the device then. What a GPU would refuse is refused: tensors in
+// the host's memory among the device's, and in a capture whatever waits for the device.
+#include "tests/emulated/torch/emulated.h"
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
@@ -12,8 +13,6 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/Storage.h>
 #include <torch/library.h>
-
-#include "tests/emulated/torch/emulated.h"
 
 namespace emulated {
 namespace {
@@ -165,7 +164,7 @@ bool waits(const std::string& name) {
 struct Arguments {
   std::optional<c10::Device> asked;  // a device among the arguments
   std::optional<c10::Device> device;
-  bool host_tensor = false;   // more than a number
+  bool host_tensor = false;  // more than a number
   bool host_number = false;
   bool unpinned = false;
   bool non_blocking = false;
@@ -188,8 +187,9 @@ Arguments look_at(const c10::OperatorHandle& op, const Stack& stack, std::size_t
     });
   }
   const std::string& name = op.schema().name();
-  TORCH_CHECK(!found.device || !found.host_tensor || may_mix(name), name,
-              ": Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!");
+  TORCH_CHECK(
+      !found.device || !found.host_tensor || may_mix(name), name,
+      ": Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!");
   if (!found.device) found.device = found.asked;
   return found;
 }
@@ -201,7 +201,8 @@ bool goes_to_host(const c10::OperatorHandle& op, const Stack& stack, std::size_t
   return given.asked && given.asked->is_cpu();
 }
 
-// A copy from or to the host is part of a graph if it need not be waited for; a new host tensor is not pinned.
+// A copy from or to the host is part of a graph if it need not be waited for; a new host tensor is not
+// pinned.
 void check_capturable(const c10::OperatorHandle& op, const Arguments& given, bool to_host) {
   const std::string& name = op.schema().name();
   const bool copies = name == "aten::copy_" || name == "aten::_to_copy";
@@ -238,7 +239,8 @@ void replay(const c10::OperatorHandle& op, Stack stack,
   for (const IValue& value : stack)
     each_tensor(value, [&](const at::Tensor& t) {
       if (const auto& result = *to++) {
-        TORCH_CHECK(t.storage().nbytes() == result->second, op.schema().name(), ": replayed with other sizes");
+        TORCH_CHECK(t.storage().nbytes() == result->second, op.schema().name(),
+                    ": replayed with other sizes");
         std::memcpy(result->first, t.storage().data(), result->second);
       }
       return t;
@@ -278,23 +280,26 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
   std::vector<std::optional<std::pair<void*, std::size_t>>> results;
   for (std::size_t i = begin; i < stack->size(); ++i)
     (*stack)[i] = each_tensor((*stack)[i], [&](const at::Tensor& t) {
-      results.push_back(call.is_new(t) ? std::optional(std::pair(t.storage().mutable_data(), t.storage().nbytes()))
-                                       : std::nullopt);
+      results.push_back(call.is_new(t)
+                            ? std::optional(std::pair(t.storage().mutable_data(), t.storage().nbytes()))
+                            : std::nullopt);
       return t;
     });
   call.hand_back_changes();
   for (std::size_t i = begin; i < stack->size(); ++i)
     (*stack)[i] = each_tensor((*stack)[i], [&](const at::Tensor& t) { return call.to_device(t); });
   if (in_graph)
-    record([op, recorded = std::move(recorded), results = std::move(results)] { replay(op, recorded, results); });
+    record([op, recorded = std::move(recorded), results = std::move(results)] {
+      replay(op, recorded, results);
+    });
 }
 
 void nothing(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   torch::jit::drop(*stack, op.schema().arguments().size());
 }
 
-// For each operation by itself: those that are made of others (CompositeExplicitAutograd) come before a fallback,
-// and end in kernels that this torch has for the CPU alone.
+// For each operation by itself: those that are made of others (CompositeExplicitAutograd) come before a
+// fallback, and end in kernels that this torch has for the CPU alone.
 const bool registered = [] {
   using c10::DispatchKey;
   auto& dispatcher = c10::Dispatcher::singleton();

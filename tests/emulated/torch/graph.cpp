@@ -1,13 +1,12 @@
 // torch's CUDAGraph on the runtime's graphs. What is captured runs at once too, so that results have their
 // shapes, and what it changed is put back: as on a GPU a capture has no effect.
+#include "tests/emulated/machine.h"
+#include "tests/emulated/torch/emulated.h"
 #include <memory>
 #include <unordered_map>
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
-
-#include "tests/emulated/machine.h"
-#include "tests/emulated/torch/emulated.h"
 
 namespace emulated {
 
@@ -39,8 +38,7 @@ MempoolId_t graph_pool_handle() {
   return {0, next++};
 }
 
-CUDAGraph::CUDAGraph(bool keep_graph)
-    : capture_stream_(getCurrentCUDAStream()), keep_graph_(keep_graph) {}
+CUDAGraph::CUDAGraph(bool keep_graph) : capture_stream_(getCurrentCUDAStream()), keep_graph_(keep_graph) {}
 CUDAGraph::~CUDAGraph() {
   reset();
 }
@@ -50,13 +48,13 @@ void CUDAGraph::capture_begin(MempoolId_t pool, cudaStreamCaptureMode mode) {
   TORCH_CHECK(!has_graph_exec_, "this CUDAGraph has been captured already");
   capture_stream_ = getCurrentCUDAStream();
   capture_dev_ = c10::cuda::current_device();
-  TORCH_CHECK(capture_stream_ != getDefaultCUDAStream(), "CUDA graphs must be captured on a non-default stream");
+  TORCH_CHECK(capture_stream_ != getDefaultCUDAStream(),
+              "CUDA graphs must be captured on a non-default stream");
   mempool_id_ = pool == MempoolId_t{0, 0} ? MempoolId_t{next++, 0} : pool;
   C10_CUDA_CHECK(cudaStreamBeginCapture(capture_stream_, mode));
   emulated::images().try_emplace(this);
-  allocator::beginAllocateToPool(capture_dev_, mempool_id_, [stream = capture_stream_.stream()](cudaStream_t s) {
-    return s == stream;
-  });
+  allocator::beginAllocateToPool(capture_dev_, mempool_id_,
+                                 [stream = capture_stream_.stream()](cudaStream_t s) { return s == stream; });
 }
 
 void CUDAGraph::capture_end() {

@@ -1,6 +1,7 @@
 // The device's memory: torch's CUDA allocator on the runtime's cudaMalloc. As torch's own it gives a graph
 // memory of a pool, which stays where it is until the graph goes, and counts what is in use. What is given
 // out is full of NaN, so that nothing is read that nobody has written.
+#include "tests/emulated/torch/emulated.h"
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,8 +11,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
-
-#include "tests/emulated/torch/emulated.h"
 
 namespace emulated {
 namespace {

@@ -1,0 +1,146 @@
+"""What needs a GPU, on the emulated one: the GoogleTest cases and the pytest files of tests/gpu.py, built
+with the preset `emulated`. Needs CUDA's headers, but neither nvcc nor a GPU.
+
+    .venv/bin/python tests/emulated_gpu.py [--all] [--only c++/ops/block/inference_cuda] [--jobs N]
+
+By default a part of the cases, of every kind some, for a few minutes on two cores; --all takes all of them.
+Ends with the totals; exit status 1 if something failed. Plain Python, no packages.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from run import ROOT, Count, count_googletest, count_junit
+
+BUILD = ROOT / "build" / "emulated"
+KEPT = BUILD / "reports"
+# Which cases of a program need a GPU, and which of these are enough where time is short.
+CASES = {
+    "generate/block_sampler": ("*Gpu*", "*Gpu*"),
+    "models/clip_denoiser_cuda": ("*", "*AStreamIs*/0:*AStreamIs*/7:*GoesOn*/4:*Follow*/3"),
+    "models/network": ("*Gpu*", "*Gpu*"),
+    "nn/decoder": ("*OnAGpu*", "*OnAGpu*"),
+    "ops/block/block_stack_cuda": ("*", "*Shapes*/0:*Shapes*/1:GpuStacks*"),
+    "ops/block/conditions_cuda": ("*", "*"),
+    "ops/block/inference_cuda": ("*", "*/0:*/2:*/5"),
+    "ops/block/training_cuda": ("*", "*/0:*/3:*/8:*/12"),
+    "train/optimizer": ("*RepeatedSteps*/1", "*RepeatedSteps*/1"),
+}
+QUICK_FILES = ["test_cuda_decoder"]
+
+
+def has_cuda_headers() -> bool:
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDAToolkit_ROOT")]
+    places = [Path(folder) for folder in folders if folder] + [Path("/usr/local/cuda")]
+    return any((place / "include" / "cuda_runtime_api.h").is_file() for place in places)
+
+
+def call(words: list, limit: float, **environment: str) -> tuple[int, str]:
+    words = [str(word) for word in words]
+    surroundings = os.environ | {"OMP_NUM_THREADS": "1", "POM_TILES": "off"} | environment
+    try:
+        done = subprocess.run(
+            words, cwd=ROOT, env=surroundings, capture_output=True, text=True, errors="replace", timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"not done after {limit:.0f} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def with_death(count: Count, status: int) -> Count:
+    """A program that ended otherwise than by its cases is a failure of its own."""
+    return count + Count(failed=1) if status != 0 and count.failed == 0 else count
+
+
+def googletest(name: str, cases: str, limit: float) -> tuple[Count, str]:
+    program = BUILD / "tests" / f"test_{name.replace('/', '_')}"
+    report = KEPT / f"{program.name}.json"
+    report.unlink(missing_ok=True)
+    status, output = call([program, f"--gtest_filter={cases}"], limit, GTEST_OUTPUT=f"json:{report}")
+    count = count_googletest(report) if report.is_file() else Count()
+    # Each of these cases asks for a GPU and skips itself without one: here that is a failure.
+    count = Count(count.passed, count.failed + count.skipped)
+    if count.passed + count.failed == 0:
+        count.failed = 1
+    return with_death(count, status), output
+
+
+def pytest(name: str, limit: float) -> tuple[Count, str]:
+    report = KEPT / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    words = [sys.executable, "-m", "pytest", "-q", f"python/tests/{name}.py", f"--junitxml={report}"]
+    status, output = call(
+        words,
+        limit,
+        LIBPOM_LIBRARY=str(BUILD / "libpom.so"),
+        LIBPOM_REQUIRE_EXTENSION="1",
+        PYTHONPATH=f"{ROOT / 'python'}:{ROOT / 'tests/emulated/python'}",
+        POM_EMULATED_GPU=str(BUILD / "libpom_emulated_torch.so"),
+    )
+    return with_death(count_junit(report), status), output
+
+
+def build(jobs: str) -> bool:
+    targets = ["pom", *(f"test_{name.replace('/', '_')}" for name in CASES)]
+    for words in (
+        ["cmake", "--preset", "emulated", "--log-level=NOTICE"],
+        ["cmake", "--build", BUILD, "--parallel", jobs, "--target", *targets],
+    ):
+        if subprocess.run([str(word) for word in words], cwd=ROOT).returncode != 0:
+            return False
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs the tests that need a GPU on an emulated one.")
+    parser.add_argument("--all", action="store_true", help="all cases")
+    parser.add_argument("--only", default="", help="c++, pytest, or one of them: c++/nn/decoder")
+    parser.add_argument(
+        "--limit", type=float, default=0, help="seconds for each program (default: 240, or 7200)"
+    )
+    parser.add_argument("--jobs", default=str(len(os.sched_getaffinity(0))))
+    arguments = parser.parse_args()
+    limit = arguments.limit or (7200 if arguments.all else 240)
+    if not has_cuda_headers():
+        print("CUDA's headers are not installed (CUDA_HOME says where): nothing is emulated")
+        print(Count(skipped=len(CASES) + len(list((ROOT / "python/tests").glob("test_cuda_*.py")))))
+        return 0
+    if shutil.which("cmake") is None or not build(arguments.jobs):
+        print("the build failed")
+        print(Count(failed=1))
+        return 1
+    KEPT.mkdir(parents=True, exist_ok=True)
+    items = {
+        f"c++/{name}": lambda name=name, cases=cases: googletest(name, cases[not arguments.all], limit)
+        for name, cases in CASES.items()
+    }
+    for path in sorted((ROOT / "python" / "tests").glob("test_cuda_*.py")):
+        if arguments.all or path.stem in QUICK_FILES or arguments.only == f"pytest/{path.stem}":
+            items[f"pytest/{path.stem}"] = lambda name=path.stem: pytest(name, limit)
+    chosen = {name: item for name, item in items.items() if name.startswith(arguments.only)}
+    if not chosen:
+        parser.error(f"--only: expected c++, pytest or one of {', '.join(items)}, got {arguments.only}")
+
+    def run(name: str) -> Count:
+        start = time.monotonic()
+        count, output = chosen[name]()
+        seconds = time.monotonic() - start
+        print(f"{name:36}{seconds:7.1f} s   {count}", flush=True)
+        if count.failed:
+            print(output[-6000:], flush=True)
+        return count
+
+    with ThreadPoolExecutor(int(arguments.jobs)) as pool:
+        total = sum(pool.map(run, chosen), Count())
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
