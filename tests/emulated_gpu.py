@@ -22,6 +22,7 @@ BUILD = ROOT / "build" / "emulated"
 KEPT = BUILD / "reports"
 # Which cases of a program need a GPU, and which of these are enough where time is short.
 CASES = {
+    "emulated_torch": ("*", "*"),
     "generate/block_sampler": ("*Gpu*", "*Gpu*"),
     "models/clip_denoiser_cuda": ("*", "*AStreamIs*/0:*AStreamIs*/7:*GoesOn*/4:*Follow*/3"),
     "models/network": ("*Gpu*", "*Gpu*"),
