@@ -33,7 +33,14 @@ CASES = {
     "ops/block/training_cuda": ("*", "*/0:*/3:*/8:*/12"),
     "train/optimizer": ("*RepeatedSteps*/1", "*RepeatedSteps*/1"),
 }
-QUICK_FILES = ["test_cuda_decoder"]
+# Where time is short: `pytest -k` of these files.
+QUICK_FILES = {
+    "test_cuda_decoder": "not test_one_kernel",
+    "test_cuda_inference": "test_steps or updates or of_two or inference_tensors or test_composed",
+    "test_cuda_training": "cross or between",
+}
+# What asks for more than is emulated: names of kernels in a profile, 4096 x 4096 pixels, several GPUs.
+NOT_EMULATED = ["test_few_tokens_are_one_kernel", "test_large_pictures_in_little_memory", "several_gpus"]
 
 
 def has_cuda_headers() -> bool:
@@ -72,10 +79,11 @@ def googletest(name: str, cases: str, limit: float) -> tuple[Count, str]:
     return with_death(count, status), output
 
 
-def pytest(name: str, limit: float) -> tuple[Count, str]:
+def pytest(name: str, chosen: list[str], limit: float) -> tuple[Count, str]:
     report = KEPT / f"{name}.xml"
     report.unlink(missing_ok=True)
     words = [sys.executable, "-m", "pytest", "-q", f"python/tests/{name}.py", f"--junitxml={report}"]
+    words += ["-k", " and ".join([*chosen, *(f"not {case}" for case in NOT_EMULATED)])]
     status, output = call(
         words,
         limit,
@@ -88,7 +96,7 @@ def pytest(name: str, limit: float) -> tuple[Count, str]:
 
 
 def build(jobs: str) -> bool:
-    targets = ["pom", *(f"test_{name.replace('/', '_')}" for name in CASES)]
+    targets = ["libpom.so", "pom_cli", *(f"test_{name.replace('/', '_')}" for name in CASES)]
     for words in (
         ["cmake", "--preset", "emulated", "--log-level=NOTICE"],
         ["cmake", "--build", BUILD, "--parallel", jobs, "--target", *targets],
@@ -121,9 +129,13 @@ def main() -> int:
         f"c++/{name}": lambda name=name, cases=cases: googletest(name, cases[not arguments.all], limit)
         for name, cases in CASES.items()
     }
+
+    def quick(name: str) -> list[str]:
+        return [f"({QUICK_FILES[name]})"] if name in QUICK_FILES and not arguments.all else []
+
     for path in sorted((ROOT / "python" / "tests").glob("test_cuda_*.py")):
         if arguments.all or path.stem in QUICK_FILES or arguments.only == f"pytest/{path.stem}":
-            items[f"pytest/{path.stem}"] = lambda name=path.stem: pytest(name, limit)
+            items[f"pytest/{path.stem}"] = lambda name=path.stem: pytest(name, quick(name), limit)
     chosen = {name: item for name, item in items.items() if name.startswith(arguments.only)}
     if not chosen:
         parser.error(f"--only: expected c++, pytest or one of {', '.join(items)}, got {arguments.only}")

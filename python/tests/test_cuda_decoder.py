@@ -6,6 +6,7 @@ import torch
 
 import libpom
 from test_decoder import stack, stack_as, stepped, whole
+from tools import smaller
 
 pytestmark = [
     pytest.mark.skipif(
@@ -18,7 +19,13 @@ pytestmark = [
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("depth", "dim", "order", "batch"), [(3, 64, 2, 1), (28, 1152, 2, 1), (5, 384, 3, 8), (70, 64, 1, 4)]
+    ("depth", "dim", "order", "batch"),
+    [
+        (3, 64, 2, 1),
+        (smaller(28, 3), smaller(1152, 192), 2, 1),
+        (5, smaller(384, 128), 3, 8),
+        (smaller(70, 9), 64, 1, 4),
+    ],
 )
 def test_one_kernel(depth, dim, order, batch, dtype):
     blocks = stack(depth, dim, order, dtype, "cuda")

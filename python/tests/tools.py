@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import torch
 
 # requirements.txt and tests/referees.txt have them from Python 3.11 on.
 OF_NEWER_PYTHONS = (
@@ -32,6 +33,12 @@ OF_NEWER_PYTHONS = (
 
 def everything_is_demanded() -> bool:
     return os.environ.get("LIBPOM_REQUIRE_EXTENSION", "0") not in ("", "0")
+
+
+def smaller(size: int, emulated_size: int) -> int:
+    """A size that is large only because a GPU is fast: on an emulated one (tests/emulated) a smaller one."""
+    emulated = torch.cuda.is_available() and "emulated" in torch.cuda.get_device_name()
+    return min(size, emulated_size) if emulated else size
 
 
 def lacking(reason: str):

@@ -107,7 +107,7 @@ TEST_F(Captured, GraphsRunAtTheirAddresses) {
   {
     at::Tensor a = in * 2;
     const at::Tensor b = a + 1;
-    a = {};
+    a.reset();
     out = b.square();
     sum.add_(out);
   }
