@@ -98,6 +98,7 @@ Bench make_bench(const BenchOptions& options, const StopSignals& signals) {
 void refuse_of_video(const Bench& bench) {
   if (!bench.options.blocks.empty()) throw UsageError("--blocks: is for pom bench video");
   if (!bench.options.before.empty()) throw UsageError("--before: is for pom bench video");
+  if (!bench.options.streams.empty()) throw UsageError("--streams: is for pom bench video");
 }
 
 std::int64_t Bench::batch_at(std::int64_t tokens) const {
@@ -171,7 +172,9 @@ Command bench_command() {
           "the number of tokens, forward (as sampling does it) and forward + backward (as training does it), "
           "and the GEMMs of the first one alone, as torch does them. operator does the same for a single "
           "layer, and says what share of the machine's speed it reaches. video times the network of clips: a "
-          "guided evaluation of a whole clip and of one block of a stream after many others, and training.\n"
+          "guided evaluation of a whole clip, of one block of a stream after many others, and of several "
+          "streams in "
+          "one batch, and training.\n"
           "\n"
           "All contenders of a row are called in turn in one process. A figure is the median of its rounds, "
           "in ms per image or clip; after it stands half of what lies between the 10th and the 90th "

@@ -20,7 +20,7 @@ namespace pom::cli {
 
 struct BenchOptions {
   std::string what, device = "auto", dtype, variant, mask, output;
-  std::vector<std::int64_t> tokens, blocks, before;
+  std::vector<std::int64_t> tokens, blocks, before, streams;
   std::optional<std::int64_t> batch, dim, depth, heads, ffw_expand, order, expand;
   double budget = 2, longest = 5;
   std::int64_t threads = 0;
@@ -78,7 +78,7 @@ struct BenchOptions {
           what);
     visit(Field{.name = "dtype",
                 .help =
-                    "dtype of the GEMMs: fp32, bf16, fp16, fp8 (e4m3, figure1 on a GPU); default: bf16 on a "
+                    "dtype of the GEMMs: fp32, bf16, fp16, fp8 (e4m3, networks on a GPU); default: bf16 on a "
                     "GPU, else fp32",
                 .value = "NAME",
                 .group = about,
@@ -115,6 +115,14 @@ struct BenchOptions {
                 .least = 0,
                 .most = 1 << 20},
           before);
+    visit(Field{.name = "streams",
+                .help = "video: streams, each with a text of its own, whose blocks are made in one batch; "
+                        "default: 4,16 on a GPU, else 2",
+                .value = "N,N",
+                .group = about,
+                .least = 1,
+                .most = 65536},
+          streams);
     visit(Field{.name = "no_backward", .help = "the forward pass only", .group = about}, no_backward);
     visit(
         Field{.name = "paper",

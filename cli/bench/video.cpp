@@ -1,6 +1,6 @@
 // `pom bench video`: the network of clips with the Polynomial Mixer and with attention, with the products'
-// floor under both: a guided evaluation of a whole clip, of one block of a stream after many others, and a
-// step of training. K tokens of a block, n blocks.
+// floor under both: a guided evaluation of a whole clip, of one block of a stream after many others, of one
+// block of each of several streams, and a step of training. K tokens of a block, n blocks.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -29,7 +29,7 @@ struct Video {
   Bench& bench;
   NetworkConfig pom, attention;
   std::int64_t tokens = 0;  // of a block
-  std::vector<std::int64_t> blocks, before;
+  std::vector<std::int64_t> blocks, before, streams;
   BenchReport report = {};
 
   std::int64_t batch() const { return bench.options.batch.value_or(1); }
@@ -92,16 +92,19 @@ Video plan_video(Bench& bench) {
   const BenchOptions& options = bench.options;
   if (!options.mask.empty()) throw UsageError("--mask: is for pom bench operator");
   if (options.paper) throw UsageError("--paper: is for pom bench figure1");
-  if (bench.dtype == "fp8") throw UsageError("--dtype: clips have no fp8");
   if (options.tokens.size() > 1)
     throw UsageError(detail::concat("--tokens: expected one number with video, that of a block, got ",
                                     options.tokens.size()));
-  Video video{.bench = bench, .pom = network_of(bench), .attention = {}, .blocks = {}, .before = {}};
+  Video video{
+      .bench = bench, .pom = network_of(bench), .attention = {}, .blocks = {}, .before = {}, .streams = {}};
   video.tokens = !options.tokens.empty() ? options.tokens.front() : bench.gpu() ? 360 : 64;
   video.blocks = sorted(options.blocks.empty() ? std::vector<std::int64_t>{2, 10} : options.blocks);
   video.before = sorted(!options.before.empty() ? options.before
                         : bench.gpu()           ? std::vector<std::int64_t>{2, 50, 200}
                                                 : std::vector<std::int64_t>{2, 20});
+  video.streams = sorted(!options.streams.empty() ? options.streams
+                         : bench.gpu()            ? std::vector<std::int64_t>{4, 16}
+                                                  : std::vector<std::int64_t>{2});
   video.attention = video.pom;
   video.attention.mixer = "attention";
   as_usage([&] {
@@ -114,23 +117,35 @@ Video plan_video(Bench& bench) {
 
 // ---- rows ----
 
-using Contenders = std::array<Contender, 3>;  // products, PoM, attention
-using Forecasts = std::array<Forecast, 3>;    // by the tokens that are evaluated, and seen by attention
+using Contenders = std::vector<Contender>;  // products, PoM, attention; in fp8 also PoM in bf16
+using Forecasts = std::array<Forecast, 4>;  // by the tokens that are evaluated, and seen by attention
 
 Forecasts forecasts(const Video& video) {
-  return {Forecast(), Forecast(), Forecast(3 * static_cast<double>(video.attention.dim))};
+  return {Forecast(), Forecast(), Forecast(3 * static_cast<double>(video.attention.dim)), Forecast()};
 }
 
-// `first` stands in the first column, `tokens` are those that the work grows with.
-BenchRow race(Video& video, std::int64_t first, std::int64_t tokens, std::int64_t batch,
-              Contenders contenders, Forecasts& known) {
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// `first` stands in the first column, `tokens` are those that the work grows with. `what` begins a note.
+BenchRow race(Video& video, const std::string& what, std::int64_t first, std::int64_t tokens,
+              std::int64_t batch, Contenders contenders, Forecasts& known) {
   BenchRow row{.tokens = first, .batch = batch};
   for (std::size_t i = 0; i < contenders.size(); ++i)
     if (contenders[i].note.empty())
       contenders[i].note = known[i].skip(tokens, batch, video.bench.options.longest);
-  std::vector<Timing> timings = interleave({contenders.begin(), contenders.end()}, video.bench.timing());
+  std::vector<Timing> timings = interleave(contenders, video.bench.timing());
   for (std::size_t i = 0; i < contenders.size(); ++i) known[i].learn(tokens, batch, timings[i]);
   row.gemms = std::move(timings[0]), row.pom = std::move(timings[1]), row.attention = std::move(timings[2]);
+  if (timings.size() > 3 && row.pom.measured() && timings[3].measured()) {
+    const double wide = row.ms(timings[3]);
+    video.report.notes.push_back(detail::concat(what, ": in bf16 PoM takes ", number_text(wide),
+                                                " ms, in fp8 it is ", number_text(wide / row.ms(row.pom)),
+                                                " times as fast."));
+  }
   return row;
 }
 
@@ -148,25 +163,27 @@ Contender products(const Video& video, std::vector<GemmShape> shapes, bool backw
 }
 
 // Both halves of guidance; what goes into the network is the same for both, and is multiplied once.
-Contenders sampling_contenders(const Video& video, std::int64_t n, std::int64_t before) {
+Contenders sampling_contenders(const Video& video, std::int64_t clips, std::int64_t n, std::int64_t before) {
   const Bench& bench = video.bench;
-  const BatchSize size = video.size(video.batch(), n);
+  const BatchSize size = video.size(clips, n);
   std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), 2 * size.pictures);
   shapes.front().rows /= 2;
-  const auto network = [&](const NetworkConfig& config) {
+  const auto network = [&](const NetworkConfig& config, at::ScalarType type) {
     const std::int64_t height = size.side * config.patch, width = size.width() * config.patch;
     const models::SamplingMemory weights =
-        models::sampling_memory(config, height, width, bench.type, /*guided=*/true, 1);
-    const std::int64_t bytes =
-        models::whole_clip_memory(config, height, width, n + before, kWords, bench.type,
-                                  /*guided=*/true);
+        models::sampling_memory(config, height, width, type, /*guided=*/true, 1);
+    const std::int64_t bytes = models::whole_clip_memory(config, height, width, n + before, kWords, type,
+                                                         /*guided=*/true);
     return Contender{
-        [&bench, config, size, before] { return evaluation(config, bench.type, bench.device, size, before); },
+        [&bench, config, type, size, before] { return evaluation(config, type, bench.device, size, before); },
         too_large(bench,
                   weights.weights +
                       size.pictures * (before > 0 && !config.attention() ? weights.per_picture : bytes))};
   };
-  return {products(video, shapes, /*backward=*/false), network(video.pom), network(video.attention)};
+  Contenders all = {products(video, shapes, /*backward=*/false), network(video.pom, bench.type),
+                    network(video.attention, bench.type)};
+  if (bench.dtype == "fp8") all.push_back(network(video.pom, at::kBFloat16));
+  return all;
 }
 
 // ---- sections ----
@@ -183,8 +200,8 @@ void time_whole(Video& video) {
   Forecasts known = forecasts(video);
   for (const std::int64_t n : video.blocks)
     add_row(video, section,
-            race(video, n * video.tokens, n * video.tokens, video.batch(), sampling_contenders(video, n, 0),
-                 known));
+            race(video, detail::concat("A whole clip of ", n, " blocks"), n * video.tokens, n * video.tokens,
+                 video.batch(), sampling_contenders(video, video.batch(), n, 0), known));
   const BenchRow& last = section.rows.back();
   const auto frames = static_cast<double>(video.blocks.back() * video.frames_of_block());
   if (last.pom.measured())
@@ -201,16 +218,45 @@ void time_stream(Video& video) {
                        .unit = "ms per block"};
   print_section(video.bench, video.report, section);
   // One block takes as long whatever the mixer has behind it, and attention's grows slower than its past.
-  Forecasts known = {Forecast(), Forecast(), Forecast()};
+  Forecasts known = {Forecast(), Forecast(), Forecast(), Forecast()};
   for (const std::int64_t before : video.before)
     add_row(video, section,
-            race(video, before, video.tokens, video.batch(), sampling_contenders(video, 1, before), known));
+            race(video, detail::concat("A block of a stream after ", before), before, video.tokens,
+                 video.batch(), sampling_contenders(video, video.batch(), 1, before), known));
   const BenchRow& last = section.rows.back();
   if (last.pom.measured())
     video.report.notes.push_back(detail::concat(
         "A stream, ", kSteps, " guided evaluations of a block of ", video.frames_of_block(), " frames: ",
         seconds_and_rate(last.ms(last.pom) * kSteps, static_cast<double>(video.frames_of_block())),
         ", without the autoencoder."));
+  video.report.sections.push_back(std::move(section));
+}
+
+// Each with a text of its own, all of them as far, and one evaluation for all: a server's clients.
+void time_streams(Video& video) {
+  const std::int64_t before = video.before.front();
+  BenchSection section{
+      .key = "streams",
+      .title = detail::concat("Streams in one batch, one guided evaluation of a block of each "
+                              "after ",
+                              before),
+      .first = "streams",
+      .unit = "ms per stream"};
+  print_section(video.bench, video.report, section);
+  Forecasts known = {Forecast(), Forecast(), Forecast(), Forecast()};
+  for (const std::int64_t streams : video.streams) {
+    const std::string what = detail::concat(streams, " streams in one batch");
+    add_row(video, section,
+            race(video, what, streams, video.tokens, streams, sampling_contenders(video, streams, 1, before),
+                 known));
+    const BenchRow& row = section.rows.back();
+    if (!row.pom.measured()) continue;
+    const double ms = row.ms(row.pom) * static_cast<double>(streams) * kSteps;  // of a block of each
+    video.report.notes.push_back(detail::concat(
+        what, ", ", kSteps, " guided evaluations of a block of ", video.frames_of_block(),
+        " frames of each: ", seconds_and_rate(ms, static_cast<double>(streams * video.frames_of_block())),
+        " in all, without the autoencoder."));
+  }
   video.report.sections.push_back(std::move(section));
 }
 
@@ -238,7 +284,7 @@ void time_training(Video& video) {
     std::vector<GemmShape> shapes = token_gemms(video.pom, size.tokens(), size.pictures);
     for (const GemmShape& shape : condition_gemms(video.pom, size.pictures, kWords)) shapes.push_back(shape);
     add_row(video, section,
-            race(video, size.tokens(), size.tokens(), size.pictures,
+            race(video, "Training", size.tokens(), size.tokens(), size.pictures,
                  {products(video, shapes, /*backward=*/true), network(video.pom, trainees[0], size),
                   network(video.attention, trainees[1], size)},
                  known));
@@ -254,6 +300,7 @@ int bench_video(Bench& bench) {
   print_heading(bench, video.report);
   time_whole(video);
   time_stream(video);
+  time_streams(video);
   if (times_backward(bench, video.report)) time_training(video);
   return finish_report(bench, video.report);
 }

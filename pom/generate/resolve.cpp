@@ -253,8 +253,6 @@ Job resolve(const Request& request, const ModelConfig& config, const ModelShape&
   check_sides(*r.width, *r.height, config.network.patch * shape.factor);
   fill_guidance(r, config.sample);
   fill_sampler(r, config.sample, init.has_value());
-  check(!config.network.video() || r.dtype != "fp8",
-        "sample: dtype: expected fp32, bf16, fp16 or fp64 of a model that makes clips, got fp8");
   const bool at_begin = std::ranges::any_of(r.prompt_at, [&](const std::string& text) {
     return whole_number(text.substr(0, text.find(':'))).value_or(shape.block_frames) < shape.block_frames;
   });

@@ -3,6 +3,10 @@
 // values). Every evaluation of a block has states of its own: at its evaluation i a block sees what those
 // before it were at theirs (clip_past.h). Blocks that are evaluated together are rows of one batch: R = B or
 // 2B sequences, n blocks of each, K tokens of a block.
+//
+// In fp8 the scale of each layer's hidden values is measured before the first block, by its first evaluation
+// in bf16, and holds for the whole clip: the evaluation itself follows in fp8 like all others. So it is the
+// same whether blocks are made together or one by one, and a state carries it to those that go on from it.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -11,10 +15,15 @@
 #include <ATen/ATen.h>
 
 #include "pom/base/error.h"
+#include "pom/models/clip_parts.h"
 #include "pom/models/clip_past.h"
+#include "pom/models/clip_text.h"
 #include "pom/models/denoiser_core.h"
+#include "pom/models/measured_scales.h"
 #include "pom/models/vdipom.h"
+#include "pom/nn/clip_attention.h"
 #include "pom/nn/embeddings.h"
+#include "pom/nn/key_values.h"
 #include "pom/ops/block/training.h"
 #include "pom/ops/cuda/graphs.h"
 #include "pom/ops/sequence.h"
@@ -23,6 +32,9 @@ namespace pom::models {
 namespace {
 
 constexpr std::int64_t kMostBlocks = std::int64_t{1} << 32;  // of a stream: more than anyone will see
+// Attention that sees more keys than these takes longer than launching what is around it, and kernels that
+// are given its length do better than one that finds it on the device.
+constexpr std::int64_t kMostKeysOfGraph = 8192;
 
 struct ClipLayer {
   ops::LayerWeights c_pom, pom;             // these two, or
@@ -49,16 +61,6 @@ ClipLayer take_clip_layer(WeightReader& weights, const NetworkConfig& config, st
   return layer;
 }
 
-// What the layers read of the texts in one evaluation: a row for each sequence, or for each block of it.
-struct TextKeys {                 // of attention
-  at::Tensor keys, values, mask;  // (rows, L, d) twice and (rows, 1, 1, L)
-};
-struct TextRead {
-  at::Tensor means;            // (depth, rows, kD), of mixers; or
-  std::vector<TextKeys> keys;  // of each layer
-  bool defined() const { return means.defined() || !keys.empty(); }
-};
-
 // What an evaluation reads and leaves, beside the patches: with a graph these are buffers.
 struct Evaluated {
   at::Tensor modulation;  // (1, width): the time alone conditions
@@ -66,55 +68,52 @@ struct Evaluated {
   at::Tensor positions;                // (n K, d)
   at::Tensor tokens_seen, tokens_own;  // (n): 1e-7 + of how many tokens a block sees the sums, and its own
   ClipPast past, left;
+  // Of attention, its sequences among those of all evaluations: the first, or with a graph their rows.
+  std::int64_t first_sequence = 0;
+  nn::KeyValues::Places places = {};
 };
 
-at::Tensor per_block(const at::Tensor& rows, std::int64_t n) {
-  return rows.defined() && n > 1 ? rows.repeat_interleave(n, 0) : rows;
-}
+// From the patches to the pixels, for as long as there are as many blocks.
+struct Workspace {
+  at::Tensor patches, tokens, pixels;  // (B, n K, values), (B n or 2B n, K, d), (..., K, values)
+  at::Tensor tokens_own;               // (n)
+};
 
-class ClipDenoiser final : public Denoiser {
-  // The parts of a layer's modulations, in the order of the network's weights.
-  enum Part {
-    scale_x,
-    shift_x,
-    scale_text,
-    shift_text,
-    scale_1,
-    shift_1,
-    scale_2,
-    shift_2,
-    gate_text,
-    gate_1,
-    gate_2,
-    parts
-  };
-  static constexpr int kGates = 3;
-
+class ClipDenoiser final : public Denoiser, private ClipPart {
  public:
   ClipDenoiser(const NetworkConfig& c, Weights weights, at::ScalarType dtype)
       : config_(c),
         dtype_(dtype),
+        stored_(stored_as(dtype)),
         time_code_(nn::TimeCode::named(c.time_code, c.time_period)),
         position_form_(nn::position_form(c.position)) {
     check_config(c, "Denoiser: ");
     check(c.video(), "Denoiser: kind: expected vdipom, got ", c.kind);
     check_weights(weights, c, "Denoiser: weights");
-    check(dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
-          "Denoiser: dtype: expected fp32, bf16, fp16 or fp64 for clips, got ", dtype);
-    WeightReader reader(weights, dtype);
-    if (c.learns_no_text()) no_text_ = reader.take("no_text", arithmetic_of(dtype));
-    text_proj_ = reader.dense("text_proj");
-    stream_ = text_proj_.weight.options().dtype(arithmetic_of(dtype));
+    check(
+        dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf || fp8(),
+        "Denoiser: dtype: expected fp32, bf16, fp16, fp64 or fp8, got ", dtype);
+    if (fp8()) {
+      const std::string reason = ops::fp8_refusal(weights.at("text_proj.weight").device());
+      check(reason.empty(), "Denoiser: dtype: ", reason);
+    }
+    WeightReader reader(weights, stored_);
+    texts_.emplace(c, reader, dtype);
+    stream_ = texts_->stream();
     in_conv_ = reader.dense("in_conv");
     in_conv_.weight = in_conv_.weight.flatten(1);
-    for (std::int64_t i = 0; i < c.depth; ++i) layers_.push_back(take_clip_layer(reader, c, i));
-    table_.emplace(reader, c, parts, kGates, stream_);
+    for (std::int64_t i = 0; i < c.depth; ++i) {
+      layers_.push_back(take_clip_layer(reader, c, i));
+      texts_->add({layers_.back().c_pom, layers_.back().c_key_value});
+    }
+    table_.emplace(reader, c, parts, gates, stream_);
     out_proj_ = reader.dense("out_proj");
     std::vector<std::int64_t> with_past = layers_with_past(c);
     place_.assign(static_cast<std::size_t>(c.depth), -1);
     for (std::size_t i = 0; i < with_past.size(); ++i)
       place_[static_cast<std::size_t>(with_past[i])] = static_cast<std::int64_t>(i);
-    if (!c.attention()) graphs_ = ops::cuda::graphs_on(stream_.device());
+    if (fp8()) scales_.emplace(c.depth, stream_);
+    graphs_ = ops::cuda::graphs_on(stream_.device());
   }
 
   const NetworkConfig& config() const override { return config_; }
@@ -128,6 +127,7 @@ class ClipDenoiser final : public Denoiser {
     check(!config_.needs_length() || plan.blocks >= 1,
           "Denoiser: blocks: expected how many the clip will have, since its time code is relative, got ",
           plan.blocks);
+    check(!fp8() || plan.ranks.alone(), "Denoiser: dtype: fp8 has no kernels for a clip split over ranks");
     if (plan.batch != batch_ || plan.height / config_.patch != rows_ ||
         plan.width / config_.patch != columns_)
       drop_buffers();
@@ -140,37 +140,20 @@ class ClipDenoiser final : public Denoiser {
     positions_ = tokens_seen_ = at::Tensor();
     table_->plan(evaluations_, {});
     block_ = 0;
+    texts_->plan(batch_, evaluations_);
+    make_keys();
     start_states();
-    told_ = {};
-    texts_.assign(evaluations_.size(), {});
   }
 
   void tell(const Condition& condition) override {
     const at::NoGradGuard no_gradients;
     check(batch_ > 0, "Denoiser: tell: expected a plan before, got none");
-    check(condition.classes.empty(),
-          "Denoiser: classes: expected a text, got classes: this network has none");
-    check_text(condition.text, condition.mask, "text");
-    Condition now{.text = condition.text.detach().to(stream_), .mask = condition.mask.to(stream_.device())};
-    if (condition.away_text.defined()) {
-      check_text(condition.away_text, condition.away_mask, "away_text");
-      check(condition.away_text.dim() == condition.text.dim(),
-            "Denoiser: away_text: expected one for each item, or for each block, as text has it");
-      now.away_text = condition.away_text.detach().to(stream_);
-      now.away_mask = condition.away_mask.to(stream_.device());
-    }
-    if (same(now.text, told_.text) && same(now.mask, told_.mask) && same(now.away_text, told_.away_text) &&
-        same(now.away_mask, told_.away_mask))
-      return;  // what was read is still true
-    for (at::Tensor* const each : {&now.text, &now.mask, &now.away_text, &now.away_mask})
-      if (each->defined()) *each = each->clone(at::MemoryFormat::Contiguous);
-    told_ = now;
-    texts_.assign(evaluations_.size(), {});
+    texts_->tell(condition);
   }
 
   at::Tensor operator()(const at::Tensor& x, std::int64_t i) override {
     const at::NoGradGuard no_gradients;
-    check(told_.text.defined(), "Denoiser: text: expected tell() before the first evaluation");
+    check(told().text.defined(), "Denoiser: text: expected tell() before the first evaluation");
     check(config_.block_causal() || block_ == 0,
           "Denoiser: x: expected all blocks at once, since they see each other, got more after ", block_);
     check(i >= 0 && i < count(), "Denoiser: evaluation: expected 0 to ", count() - 1, ", got ", i);
@@ -184,12 +167,13 @@ class ClipDenoiser final : public Denoiser {
           block_);
     const SequenceSplit split{.ranks = ranks_, .whole = x.size(2)};
     const at::Tensor part = sequence_part(x, config_, split);
+    if (scales_ && !scales_->known()) measure(part, i);
     return sequence_whole(evaluate(part, i, split), config_, split);
   }
 
   void advance() override {
     for (std::int64_t i = 0; i < count(); ++i)
-      check(pending_[static_cast<std::size_t>(i)].past.defined(), "Denoiser: advance: expected all ", count(),
+      check(pending_[static_cast<std::size_t>(i)].blocks > 0, "Denoiser: advance: expected all ", count(),
             " evaluations of the block, and number ", i, " is missing");
     const std::int64_t n = pending_.front().blocks;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
@@ -197,6 +181,7 @@ class ClipDenoiser final : public Denoiser {
       past_[i] = std::move(pending_[i].past);
     }
     pending_.assign(evaluations_.size(), {});
+    if (keys_) keys_->advance(n);
     block_ += n;
   }
 
@@ -204,21 +189,28 @@ class ClipDenoiser final : public Denoiser {
     const at::NoGradGuard no_gradients;
     check(config_.block_causal(),
           "Denoiser: state: expected a block-causal network, got one whose blocks all ", "see each other");
-    check(told_.text.defined(), "Denoiser: state: expected tell() before");
+    check(told().text.defined(), "Denoiser: state: expected tell() before");
     check(ranks_.alone(), "Denoiser: state: expected a clip that one rank makes, got one that is split over ",
           ranks_.size());
     const auto last = [](const at::Tensor& t, std::int64_t dims) {  // what the last of the blocks was told
       return t.dim() > dims ? t.select(1, -1).contiguous() : t;
     };
     std::map<std::string, at::Tensor> all{{"block", at::full({}, block_, at::kLong)},
-                                          {"text", last(told_.text, 3)},
-                                          {"mask", last(told_.mask, 2).to(at::kByte)}};
-    if (told_.away_text.defined()) {
-      all["away_text"] = last(told_.away_text, 3);
-      all["away_mask"] = last(told_.away_mask, 2).to(at::kByte);
+                                          {"text", last(told().text, 3)},
+                                          {"mask", last(told().mask, 2).to(at::kByte)}};
+    if (told().away_text.defined()) {
+      all["away_text"] = last(told().away_text, 3);
+      all["away_mask"] = last(told().away_mask, 2).to(at::kByte);
     }
+    if (scales_ && scales_->known()) all[kScales] = scales_->values().clone();
+    const std::int64_t kept = kept_after(config_, block_);
     for (std::int64_t i = 0; i < count() && block_ > 0; ++i)
-      add_state(all, i, past_[static_cast<std::size_t>(i)], config_, block_, rows_ * columns_);
+      if (keys_)
+        add_state(all, i,
+                  {keys_->last_keys(first_sequence(i), rows_of(i), kept),
+                   keys_->last_values(first_sequence(i), rows_of(i), kept)});
+      else
+        add_state(all, i, past_[static_cast<std::size_t>(i)], config_, block_, rows_ * columns_);
     return all;
   }
 
@@ -238,10 +230,9 @@ class ClipDenoiser final : public Denoiser {
     }
     tell(condition);
     start_states();
+    if (scales_ && all.contains(kScales)) scales_->set(all.at(kScales));
+    if (passed > 0) keys_ ? set_keys(all, passed) : set_past(all, passed);
     block_ = passed;
-    for (std::int64_t i = 0; i < count() && block_ > 0; ++i)
-      past_[static_cast<std::size_t>(i)] =
-          past_of_state(all, i, config_, rows_of(i), block_, rows_ * columns_, stream_, dtype_);
   }
 
  private:
@@ -249,6 +240,8 @@ class ClipDenoiser final : public Denoiser {
     return evaluations_[static_cast<std::size_t>(i)].both ? 2 * batch_ : batch_;
   }
   std::int64_t count() const { return static_cast<std::int64_t>(evaluations_.size()); }
+  const Condition& told() const { return texts_->told(); }
+  bool fp8() const { return dtype_ == at::kFloat8_e4m3fn; }
 
   // ---- the blocks before ----
 
@@ -258,6 +251,64 @@ class ClipDenoiser final : public Denoiser {
     for (std::int64_t i = 0; i < count(); ++i)
       past_.push_back(nothing.try_emplace(rows_of(i), config_, rows_of(i), stream_).first->second);
     pending_.assign(evaluations_.size(), {});
+    if (keys_) keys_->clear();
+    if (scales_) scales_->forget();
+    placed_ = {};
+  }
+
+  void set_past(const std::map<std::string, at::Tensor>& all, std::int64_t passed) {
+    for (std::int64_t i = 0; i < count(); ++i)
+      past_[static_cast<std::size_t>(i)] =
+          past_of_state(all, i, config_, rows_of(i), passed, rows_ * columns_, stream_);
+  }
+
+  // Keys and values of all evaluations are sequences of one memory.
+  void make_keys() {
+    if (!config_.attention() || !config_.block_causal()) return;
+    const nn::KeyValues::Sizes sizes{.layers = std::ssize(layers_with_past(config_)),
+                                     .sequences = first_sequence(count()),
+                                     .tokens = rows_ * columns_,
+                                     .width = config_.dim,
+                                     .window = config_.window,
+                                     .blocks = clip_blocks_};
+    if (!keys_ || keys_->sizes() != sizes) keys_.emplace(sizes, stream_.dtype(stored_));  // else graphs go on
+  }
+  std::int64_t first_sequence(std::int64_t i) const {
+    std::int64_t first = 0;
+    for (std::int64_t j = 0; j < i; ++j) first += rows_of(j);
+    return first;
+  }
+  void make_room(std::int64_t n) {
+    if (!keys_->make_room(n)) return;
+    if (graphs_) graphs_->drop();  // which know where it was
+    buffers_ = {}, placed_ = {};
+  }
+  void set_keys(const std::map<std::string, at::Tensor>& all, std::int64_t passed) {
+    const std::int64_t kept = kept_after(config_, passed);
+    std::vector<StoredKeys> stored;
+    for (std::int64_t i = 0; i < count(); ++i)
+      stored.push_back(keys_of_state(all, i, config_, rows_of(i), passed, rows_ * columns_, stored_));
+    make_room(kept);
+    for (std::int64_t i = 0; i < count(); ++i)
+      for (std::int64_t l = 0; l < std::ssize(layers_with_past(config_)); ++l)
+        keys_->write(l, first_sequence(i), stored[static_cast<std::size_t>(i)].keys[l],
+                     stored[static_cast<std::size_t>(i)].values[l]);
+    keys_->advance(kept);
+  }
+  // Of the first rows of all sequences, for the next n blocks.
+  const nn::KeyValues::Places& places(std::int64_t n) {
+    if (!placed_.written.defined() || placed_keys_ != std::pair{block_, n}) {
+      std::int64_t most = 0;
+      for (std::int64_t i = 0; i < count(); ++i) most = std::max(most, rows_of(i));
+      placed_ = keys_->places(most, n), placed_keys_ = {block_, n};
+    }
+    return placed_;
+  }
+  nn::KeyValues::Places first_places(std::int64_t R, std::int64_t n) {
+    const nn::KeyValues::Places& all = places(n);
+    return {all.written.narrow(0, 0, R * n * rows_ * columns_),
+            {all.seen.queries.narrow(0, 0, R * n + 1), all.seen.first.narrow(0, 0, R * n + 1),
+             all.seen.rows.narrow(0, 0, R * n), all.seen.most}};
   }
 
   // Sums for each layer, for the next n blocks. A GPU's stream always has as many, and so one graph.
@@ -276,97 +327,6 @@ class ClipDenoiser final : public Denoiser {
     return at::tensor(seen, at::kDouble).to(stream_);
   }
 
-  // ---- the text ----
-
-  void check_text(const at::Tensor& text, const at::Tensor& mask, const char* name) const {
-    check(text.defined() && (text.dim() == 3 || text.dim() == 4) && text.size(0) == batch_ &&
-              text.size(-2) >= 1 && text.size(-1) == config_.text_width,
-          "Denoiser: ", name, ": expected shape (", batch_, ", L, ", config_.text_width, "), got ",
-          text.defined() ? text.sizes() : at::IntArrayRef());
-    const at::IntArrayRef shape = text.sizes().slice(0, static_cast<std::size_t>(text.dim() - 1));
-    check(mask.defined() && mask.scalar_type() == at::kBool && mask.sizes() == shape,
-          "Denoiser: mask: expected bool of shape ", shape, ", got ",
-          mask.defined() ? c10::toString(mask.scalar_type()) : "nothing", " of shape ",
-          mask.defined() ? mask.sizes() : at::IntArrayRef());
-  }
-
-  static bool same(const at::Tensor& a, const at::Tensor& b) {
-    if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-    return a.sizes() == b.sizes() && at::equal(a, b);
-  }
-
-  const TextRead& texts_of(std::int64_t i) {
-    TextRead& now = texts_[static_cast<std::size_t>(i)];
-    if (now.defined()) return now;
-    const at::Tensor m = table_->rows(i);
-    const nn::TextContext told = mapped(told_.text, told_.mask);
-    nn::TextContext away;
-    if (rows_of(i) > batch_)
-      away = told_.away_text.defined() ? mapped(told_.away_text, told_.away_mask) : nothing_told();
-    std::vector<at::Tensor> means;
-    for (std::int64_t l = 0; l < config_.depth; ++l) {
-      const bool both = rows_of(i) > batch_;
-      if (config_.attention()) {
-        const TextKeys with = keys_of(l, told, m);
-        now.keys.push_back(both ? joined(with, keys_of(l, away, m)) : with);
-      } else {
-        const at::Tensor with = means_of(l, told, m);
-        means.push_back(both ? at::cat({with, means_of(l, away, m).expand_as(with)}) : with);
-      }
-    }
-    if (!means.empty()) now.means = at::stack(means);
-    return now;
-  }
-
-  // No text, as a row for all: the learned token, or one that does not count.
-  nn::TextContext nothing_told() const {
-    const at::TensorOptions keys = told_.mask.options();
-    if (no_text_.defined()) return {no_text_.view({1, 1, config_.dim}), at::ones({1, 1}, keys)};
-    return {at::zeros({1, 1, config_.dim}, stream_), at::zeros({1, 1}, keys)};
-  }
-
-  // Texts of items or of their blocks, a row each, behind the linear map.
-  nn::TextContext mapped(const at::Tensor& text, const at::Tensor& mask) const {
-    const std::int64_t L = text.size(-2), R = text.numel() / (L * config_.text_width);
-    at::Tensor out = at::empty({R * L, config_.dim}, stream_);
-    ops::linear_rows(text.view({R * L, -1}), text_proj_, out);
-    return with_no_text(out.view({R, L, config_.dim}), mask.view({R, L}), no_text_);
-  }
-
-  ops::Modulation reading_of(std::int64_t l, const at::Tensor& row, std::int64_t rows) const {
-    return table_->modulation(row.expand({rows, row.size(1)}), l, scale_text, shift_text);
-  }
-  // (R, kD), what a mixer's queries see of the texts.
-  at::Tensor means_of(std::int64_t l, const nn::TextContext& told, const at::Tensor& row) const {
-    const at::Tensor sum =
-        ops::mixer_summary(norm(told.tokens, reading_of(l, row, told.tokens.size(0))),
-                           layers_[static_cast<std::size_t>(l)].c_pom, config_.order, told.keys);
-    return sum / (told.keys.sum(1, /*keepdim=*/true).to(sum.scalar_type()) + 1e-7);
-  }
-  TextKeys keys_of(std::int64_t l, const nn::TextContext& told, const at::Tensor& row) const {
-    const std::int64_t R = told.tokens.size(0);
-    at::Tensor both = at::empty({R, told.tokens.size(1), 2 * config_.dim}, stream_.dtype(dtype_));
-    ops::modulated_linear(told.tokens, reading_of(l, row, R),
-                          layers_[static_cast<std::size_t>(l)].c_key_value, both);
-    const std::vector<at::Tensor> split = both.chunk(2, -1);
-    return {split[0], split[1], told.keys.unsqueeze(1).unsqueeze(1)};
-  }
-
-  // The rows with text, then those that guidance leads away from, which may be all one. Texts become as long
-  // as the longer of both; what is added does not count.
-  TextKeys joined(const TextKeys& with, const TextKeys& away) const {
-    const std::int64_t R = with.keys.size(0), L = std::max(with.keys.size(1), away.keys.size(1));
-    const auto longer = [&](const at::Tensor& t) {  // (R or 1, L', d) -> (R, L, d)
-      return at::constant_pad_nd(t, {0, 0, 0, L - t.size(1)}).expand({R, L, config_.dim});
-    };
-    const auto longer_mask = [&](const at::Tensor& t) {
-      return at::constant_pad_nd(t, {0, L - t.size(3)}).expand({R, 1, 1, L});
-    };
-    return {at::cat({longer(with.keys), longer(away.keys)}),
-            at::cat({longer(with.values), longer(away.values)}),
-            at::cat({longer_mask(with.mask), longer_mask(away.mask)})};
-  }
-
   // ---- one evaluation ----
 
   // x: this rank's blocks of the clip, or all of them.
@@ -377,82 +337,123 @@ class ClipDenoiser final : public Denoiser {
     const std::int64_t all = split.split() ? split.whole / pt : n;  // blocks, on whatever rank
     check(!config_.needs_length() || block_ + all <= clip_blocks_, "Denoiser: x: expected no more than the ",
           clip_blocks_, " blocks that were planned, got ", block_ + all);
-    check(told_.text.dim() == 3 || told_.text.size(1) == all, "Denoiser: text: expected one for each of ",
-          all, " blocks, got ", told_.text.dim() == 4 ? told_.text.size(1) : 0);
+    check(!texts_->of_blocks() || told().text.size(1) == all, "Denoiser: text: expected one for each of ",
+          all, " blocks, got ", texts_->of_blocks() ? told().text.size(1) : 0);
     make_buffers(n);
-    patches_.copy_(clip_patchify(x.to(stream_), config_).view_as(patches_));
-    Evaluated now{table_->rows(i),
-                  texts_of(i),
-                  positions(n),
-                  seen_of(n),
-                  tokens_own_,
-                  past_[static_cast<std::size_t>(i)],
-                  {}};
-    now.past = now.past.padded(sums_kept(n));
-    now.left = now.past.next();
-    if (graphs_ && !split.split())
+    if (keys_) make_room(n);
+    put_patches(x, workspace_);
+    Evaluated now = prepared(i, n, workspace_);
+    if (!split.split() && graphed(n))
       run_graph(now, R, n);
     else
-      run_network(now, R, n);
+      run_network(workspace_, now, R, n);
     pending_[static_cast<std::size_t>(i)] = {std::move(now.left), all};
-    const at::Tensor pixels = pixels_.narrow(0, 0, R * n).view({R, n * rows_ * columns_, config_.values()});
+    const at::Tensor& made = workspace_.pixels;
+    const at::Tensor pixels = made.narrow(0, 0, R * n).view({R, n * rows_ * columns_, config_.values()});
     const at::Tensor out = clip_unpatchify(pixels, x.sizes(), config_);
-    return out.is_alias_of(pixels_) ? out.clone() : out;  // patches of one pixel lie as they are
+    return out.is_alias_of(made) ? out.clone() : out;  // patches of one pixel lie as they are
+  }
+
+  Evaluated prepared(std::int64_t i, std::int64_t n, const Workspace& workspace) {
+    Evaluated now{table_->rows(i),      texts_->read(i, *table_),           positions(n), seen_of(n),
+                  workspace.tokens_own, past_[static_cast<std::size_t>(i)], {},           first_sequence(i)};
+    now.past = now.past.padded(sums_kept(n));
+    now.left = now.past.next();
+    return now;
+  }
+
+  void put_patches(const at::Tensor& x, Workspace& workspace) const {
+    workspace.patches.copy_(clip_patchify(x.to(stream_), config_).view_as(workspace.patches));
+  }
+
+  // The first block alone where blocks come one after another: of a stream there are no others yet, and a
+  // whole clip is to be the same.
+  void measure(const at::Tensor& x, std::int64_t i) {
+    const std::int64_t pt = config_.patch_time;
+    const at::Tensor first = config_.block_causal() ? x.narrow(2, 0, pt) : x;
+    const std::int64_t n = first.size(2) / pt, R = rows_of(i);
+    if (keys_) make_room(n);
+    Workspace workspace = workspace_for(n);
+    put_patches(first, workspace);
+    Evaluated now = prepared(i, n, workspace);
+    scales_->begin();
+    graphs_->run_once([&] { run_network(workspace, now, R, n); });
+    scales_->end();
+  }
+  ops::Fp8 fp8_of(std::int64_t l) const { return scales_ ? scales_->of(l) : ops::Fp8(); }
+
+  // Whether an evaluation of n blocks becomes a graph. Attention that is given its lengths has to be launched
+  // anew for each of them.
+  bool graphed(std::int64_t n) const {
+    if (!graphs_ || !keys_) return graphs_ != nullptr;
+    const std::int64_t seen = config_.window > 0 ? std::min(config_.window, block_ + n) : block_ + n;
+    return ops::path() != ops::Path::composed && seen * rows_ * columns_ <= kMostKeysOfGraph &&
+           ops::has_span_attention(stream_.device(), stored_, config_.dim / config_.heads);
   }
 
   void drop_buffers() {
     if (graphs_) graphs_->drop();
-    patches_ = tokens_ = pixels_ = at::Tensor();
-    buffers_ = {};
+    workspace_ = {}, buffers_ = {};
   }
 
   // What evaluations of n blocks read and write, for as long as there are as many.
   void make_buffers(std::int64_t n) {
-    const std::int64_t K = rows_ * columns_;
-    const bool both = std::ranges::any_of(evaluations_, &Evaluation::both);
-    const std::int64_t rows = (both ? 2 : 1) * batch_ * n;
-    if (patches_.defined() && patches_.size(1) == n * K && tokens_.size(0) == rows) return;
+    const at::Tensor &patches = workspace_.patches, &tokens = workspace_.tokens;
+    if (patches.defined() && patches.size(1) == n * rows_ * columns_ && tokens.size(0) == most_rows() * n)
+      return;
     drop_buffers();
-    patches_ = at::empty({batch_, n * K, config_.values()}, stream_);
-    tokens_ = at::empty({rows, K, config_.dim}, stream_);
-    pixels_ = at::empty({rows, K, config_.values()}, stream_);
-    tokens_own_ = at::full({n}, 1e-7 + static_cast<double>(K), stream_);
+    workspace_ = workspace_for(n);
+  }
+  std::int64_t most_rows() const {
+    return (std::ranges::any_of(evaluations_, &Evaluation::both) ? 2 : 1) * batch_;
+  }
+  Workspace workspace_for(std::int64_t n) const {
+    const std::int64_t K = rows_ * columns_, rows = most_rows() * n;
+    return {at::empty({batch_, n * K, config_.values()}, stream_), at::empty({rows, K, config_.dim}, stream_),
+            at::empty({rows, K, config_.values()}, stream_),
+            at::full({n}, 1e-7 + static_cast<double>(K), stream_)};
   }
 
   // The same work on buffers that stay where they are, which is captured once for each number of rows and
   // then launched for every evaluation of every block.
   void run_graph(Evaluated& now, std::int64_t R, std::int64_t n) {
-    const bool both = R > batch_;
+    const bool both = R > batch_, sums = now.past.sums.defined();
     Evaluated& buffers = buffers_[both];
-    if (!buffers.modulation.defined() || buffers.text.means.sizes() != now.text.means.sizes() ||
-        buffers.past.sums.sizes() != now.past.sums.sizes()) {
+    const nn::KeyValues::Places places = keys_ ? first_places(R, n) : nn::KeyValues::Places();
+    if (!buffers.modulation.defined() || !buffers.text.shaped_as(now.text) ||
+        (sums && buffers.past.sums.sizes() != now.past.sums.sizes())) {
       if (buffers.modulation.defined()) graphs_->drop();
       buffers = {at::empty_like(now.modulation),
-                 {at::empty_like(now.text.means), {}},
+                 now.text.empty_like(),
                  at::empty_like(now.positions),
                  at::empty_like(now.tokens_seen),
                  now.tokens_own,
                  now.past.next(),
                  now.past.next()};
+      if (keys_)
+        buffers.places = {at::empty_like(places.written),
+                          {places.seen.queries, at::empty_like(places.seen.first),
+                           at::empty_like(places.seen.rows), places.seen.most}};
     }
-    buffers.modulation.copy_(now.modulation), buffers.text.means.copy_(now.text.means);
+    buffers.modulation.copy_(now.modulation), buffers.text.copy_(now.text);
     buffers.positions.copy_(now.positions), buffers.tokens_seen.copy_(now.tokens_seen);
-    buffers.past.sums.copy_(now.past.sums);
-    graphs_->run(2 * static_cast<int>(ops::path()) + both, [&] { run_network(buffers, R, n); });
-    now.left.sums.copy_(buffers.left.sums);
+    if (sums) buffers.past.sums.copy_(now.past.sums);
+    if (keys_) keys_->shift(places, now.first_sequence, buffers.places);
+    graphs_->run(2 * static_cast<int>(ops::path()) + both, [&] { run_network(workspace_, buffers, R, n); });
+    if (sums) now.left.sums.copy_(buffers.left.sums);
   }
 
   // From the patches to the pixels, and to what is left for the blocks to come.
-  void run_network(Evaluated& e, std::int64_t R, std::int64_t n) {
-    at::Tensor tokens = tokens_.narrow(0, 0, R * n), pixels = pixels_.narrow(0, 0, R * n);
-    embed(e.positions, R > batch_, n);
+  void run_network(const Workspace& workspace, Evaluated& e, std::int64_t R, std::int64_t n) {
+    at::Tensor tokens = workspace.tokens.narrow(0, 0, R * n), pixels = workspace.pixels.narrow(0, 0, R * n);
+    embed(workspace, e.positions, R > batch_, n);
     for (std::int64_t l = 0; l < config_.depth; ++l) {
       if (config_.attention())
         attend_layer(l, tokens, e, n);
       else
         mix_layer(l, tokens, e, n);
       ops::add_feed_forward(tokens, part_modulation(e, l, scale_2, shift_2, R * n), layer_of(l).up,
-                            layer_of(l).down, gate_of(e, l, gate_2, R * n));
+                            layer_of(l).down, gate_of(e, l, gate_2, R * n), fp8_of(l));
     }
     ops::modulated_linear(tokens, table_->output(e.modulation.expand({R * n, table_->width()})), out_proj_,
                           pixels);
@@ -478,18 +479,18 @@ class ClipDenoiser final : public Denoiser {
     return tokens_seen_;
   }
 
-  void embed(const at::Tensor& positions, bool both, std::int64_t n) {
+  void embed(const Workspace& workspace, const at::Tensor& positions, bool both, std::int64_t n) const {
     const std::int64_t K = rows_ * columns_, d = config_.dim;
-    at::Tensor first = tokens_.narrow(0, 0, batch_ * n), flat = first.view({batch_ * n * K, d});
-    ops::linear_rows(patches_.view({batch_ * n * K, -1}), in_conv_, flat);
+    at::Tensor first = workspace.tokens.narrow(0, 0, batch_ * n), flat = first.view({batch_ * n * K, d});
+    ops::linear_rows(workspace.patches.view({batch_ * n * K, -1}), in_conv_, flat);
     first.view({batch_, n * K, d}).add_(positions);
-    if (both) tokens_.narrow(0, batch_ * n, batch_ * n).copy_(first);
+    if (both) workspace.tokens.narrow(0, batch_ * n, batch_ * n).copy_(first);
   }
 
   at::Tensor norm(const at::Tensor& x, const ops::Modulation& modulation) const {
     return ops::modulated_norm(x, modulation.scale.contiguous(), modulation.shift.contiguous(),
                                modulation.eps)
-        .to(dtype_);
+        .to(stored_);
   }
 
   const ClipLayer& layer_of(std::int64_t l) const { return layers_[static_cast<std::size_t>(l)]; }
@@ -504,11 +505,14 @@ class ClipDenoiser final : public Denoiser {
   // x (R n, K, d). Rows that share a text, and have one time anyway, are one sequence for it.
   void mix_layer(std::int64_t l, at::Tensor& x, Evaluated& e, std::int64_t n) const {
     const ClipLayer& layer = layer_of(l);
-    const at::Tensor told = context_here(e.text.means[l], x.size(0) / n, n);
+    const std::int64_t R = x.size(0) / n;
+    const at::Tensor told = texts_here(e.text.means[l], R, n);
     const std::int64_t texts = told.size(0), rows = x.size(0);
     at::Tensor reading = x.view({texts, -1, config_.dim});
+    ops::Fp8 selecting = fp8_of(l);
+    if (e.text.scales.defined()) selecting.means = texts_here(e.text.scales[l], R, n);
     ops::add_selection(reading, part_modulation(e, l, scale_x, shift_x, texts), told, layer.c_pom,
-                       gate_of(e, l, gate_text, texts));
+                       gate_of(e, l, gate_text, texts), selecting);
     const ops::Modulation mixing = part_modulation(e, l, scale_1, shift_1, rows);
     const at::Tensor gate = gate_of(e, l, gate_1, rows);
     if (tokens_split_.split()) {
@@ -517,10 +521,10 @@ class ClipDenoiser final : public Denoiser {
       return;
     }
     if (config_.block_causal())
-      return ops::add_mixer(x, mixing, layer.pom, config_.order, gate, seen_by(l, e));
+      return ops::add_mixer(x, mixing, layer.pom, config_.order, gate, seen_by(l, e), fp8_of(l));
     at::Tensor whole = x.view({rows / n, -1, config_.dim});  // blocks that all see each other
     ops::add_mixer(whole, part_modulation(e, l, scale_1, shift_1, rows / n), layer.pom, config_.order,
-                   gate_of(e, l, gate_1, rows / n));
+                   gate_of(e, l, gate_1, rows / n), fp8_of(l));
   }
 
   // Of the blocks that are evaluated.
@@ -533,11 +537,10 @@ class ClipDenoiser final : public Denoiser {
             .tokens_seen = e.tokens_seen};
   }
 
-  // (R n, kD), of texts of R items or of all their blocks: a row for each of those that are here, if they
-  // differ.
-  at::Tensor context_here(const at::Tensor& context, std::int64_t R, std::int64_t n) const {
-    if (told_.text.dim() == 3) return context;
-    return context.unflatten(0, {R, -1}).narrow(1, first_here_, n).flatten(0, 1);
+  // Of texts of R items their rows, of those of all blocks a row for each of the n that are here.
+  at::Tensor texts_here(const at::Tensor& rows, std::int64_t R, std::int64_t n) const {
+    if (!texts_->of_blocks()) return rows;
+    return rows.unflatten(0, {R, -1}).narrow(1, first_here_, n).flatten(0, 1);
   }
 
   // The same of a clip whose other blocks are with other ranks.
@@ -549,10 +552,10 @@ class ClipDenoiser final : public Denoiser {
     return ops::mixer_layer(whole, whole, weights, config_.order, mask, tokens_split_).view_as(y);
   }
 
-  at::Tensor projected(const at::Tensor& x, const ops::Modulation& modulation,
-                       const ops::Dense& dense) const {
-    at::Tensor y = at::empty({x.size(0), x.size(1), dense.weight.size(0)}, stream_.dtype(dtype_));
-    ops::modulated_linear(x, modulation, dense, y);
+  at::Tensor projected(const at::Tensor& x, const ops::Modulation& modulation, const ops::Dense& dense,
+                       const ops::Fp8& fp8) const {
+    at::Tensor y = at::empty({x.size(0), x.size(1), dense.weight.size(0)}, stream_.dtype(stored_));
+    ops::modulated_linear(x, modulation, dense, y, fp8);
     return y;
   }
 
@@ -561,34 +564,48 @@ class ClipDenoiser final : public Denoiser {
     return y.is_cuda() ? y.contiguous() : y.to(arithmetic_of(dtype_)).contiguous();
   }
 
-  void attend_layer(std::int64_t l, at::Tensor& x, Evaluated& e, std::int64_t n) const {
+  void attend_layer(std::int64_t l, at::Tensor& x, Evaluated& e, std::int64_t n) {
     const ClipLayer& layer = layer_of(l);
-    const std::int64_t rows = x.size(0), repeats = told_.text.dim() == 4 ? 1 : n;
-    const TextKeys& told = e.text.keys[static_cast<std::size_t>(l)];
-    const at::Tensor q = projected(x, part_modulation(e, l, scale_x, shift_x, rows), layer.c_query);
-    const at::Tensor answer = nn::attend(q, per_block(told.keys, repeats), per_block(told.values, repeats),
-                                         config_.heads, per_block(told.mask, repeats));
-    ops::add_linear(x, ready(answer), layer.c_proj, gate_of(e, l, gate_text, rows));
-    attend_clip(layer, x, part_modulation(e, l, scale_1, shift_1, rows),
-                e.left.caches[static_cast<std::size_t>(l)], gate_of(e, l, gate_1, rows), n);
+    const std::int64_t rows = x.size(0), R = rows / n;
+    const auto told = [&](const at::Tensor& all) {  // a row for each block
+      const at::Tensor here = texts_here(all, R, n);
+      return here.size(0) == rows ? here : here.repeat_interleave(n, 0);
+    };
+    const ops::Fp8 fp8 = fp8_of(l);
+    const at::Tensor q = projected(x, part_modulation(e, l, scale_x, shift_x, rows), layer.c_query, fp8);
+    const at::Tensor answer =
+        nn::attend(q, told(e.text.keys[l]), told(e.text.values[l]), config_.heads, told(e.text.mask));
+    ops::add_linear(x, ready(answer), layer.c_proj, gate_of(e, l, gate_text, rows), fp8);
+    const at::Tensor qkv = projected(x, part_modulation(e, l, scale_1, shift_1, rows), layer.qkv, fp8);
+    ops::add_linear(x, ready(attend_clip(l, qkv, e, n)).view(x.sizes()), layer.proj,
+                    gate_of(e, l, gate_1, rows), fp8);
   }
 
-  void attend_clip(const ClipLayer& layer, at::Tensor& x, const ops::Modulation& modulation,
-                   nn::KeyValueCache& cache, const at::Tensor& gate, std::int64_t n) const {
-    const at::Tensor all = projected(x, modulation, layer.qkv);  // (R n, K, 3 d)
-    const std::int64_t R = x.size(0) / n, K = x.size(1);
+  // qkv (R n, K, 3 d) -> (R n, K, d), or of the same order in other shapes.
+  at::Tensor attend_clip(std::int64_t l, const at::Tensor& qkv, const Evaluated& e, std::int64_t n) {
+    const std::int64_t R = qkv.size(0) / n, K = qkv.size(1), place = place_[static_cast<std::size_t>(l)];
     if (!config_.block_causal()) {
-      const std::vector<at::Tensor> qkv = all.view({R, n * K, -1}).chunk(3, -1);
-      const at::Tensor answer = nn::attend(qkv[0], qkv[1], qkv[2], config_.heads);
-      return ops::add_linear(x, ready(answer).view(x.sizes()), layer.proj, gate);
+      const std::vector<at::Tensor> whole = qkv.view({R, n * K, -1}).chunk(3, -1);
+      return nn::attend(whole[0], whole[1], whole[2], config_.heads);
+    }
+    if (e.places.written.defined()) {
+      const std::vector<at::Tensor> rows = qkv.chunk(3, -1);
+      if (place < 0) return nn::attend(rows[0], rows[1], rows[2], config_.heads);
+      keys_->write(place, e.places, rows[1], rows[2]);
+      return keys_->attend(place, e.places, rows[0], config_.heads);
+    }
+    if (place >= 0) {
+      const std::vector<at::Tensor> whole = qkv.view({R, n * K, -1}).chunk(3, -1);
+      keys_->write(place, e.first_sequence, whole[1], whole[2]);
     }
     std::vector<at::Tensor> answers;
-    for (const at::Tensor& block : all.view({R, n, K, -1}).unbind(1)) {
-      const std::vector<at::Tensor> qkv = block.chunk(3, -1);
-      cache.append(qkv[1], qkv[2]);
-      answers.push_back(nn::attend(qkv[0], cache.keys(), cache.values(), config_.heads));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::vector<at::Tensor> block = qkv.view({R, n, K, -1}).select(1, i).chunk(3, -1);
+      answers.push_back(place < 0 ? nn::attend(block[0], block[1], block[2], config_.heads)
+                                  : nn::attend(block[0], keys_->keys(place, e.first_sequence, R, i),
+                                               keys_->values(place, e.first_sequence, R, i), config_.heads));
     }
-    ops::add_linear(x, ready(at::stack(answers, 1)).view(x.sizes()), layer.proj, gate);
+    return at::stack(answers, 1);
   }
 
   // What an evaluation of the blocks to come has left.
@@ -597,14 +614,17 @@ class ClipDenoiser final : public Denoiser {
     std::int64_t blocks = 0;
   };
 
+  static constexpr const char* kScales = "hidden_scales";  // in a state
+
   NetworkConfig config_;
-  at::ScalarType dtype_;
+  at::ScalarType dtype_, stored_;  // of the products, and of their weights
   nn::TimeCode time_code_;
   nn::PositionForm position_form_;
   at::TensorOptions stream_;
-  at::Tensor no_text_;  // (d); undefined where a mask of zeros stands for no text
-  ops::Dense text_proj_, in_conv_, out_proj_;
+  ops::Dense in_conv_, out_proj_;
   std::vector<ClipLayer> layers_;
+  std::optional<ClipTexts> texts_;
+  std::optional<MeasuredScales> scales_;  // of fp8
   std::optional<ModulationTable> table_;
 
   std::int64_t batch_ = 0, rows_ = 0, columns_ = 0, block_ = 0;
@@ -616,18 +636,18 @@ class ClipDenoiser final : public Denoiser {
   at::Tensor places_;     // (K, d)
   at::Tensor positions_;  // the same with the times of the blocks from placed_block_ on
   std::int64_t placed_block_ = 0;
-  Condition told_;
-  std::vector<TextRead> texts_;      // of each evaluation; undefined where not yet read
-  std::vector<ClipPast> past_;       // likewise, before the blocks to come
+  std::vector<ClipPast> past_;       // of each evaluation, before the blocks to come
   std::vector<Pending> pending_;     // and after them
   std::vector<std::int64_t> place_;  // of each layer among those with a past, or -1
   at::Tensor tokens_seen_;           // of the blocks from seen_block_ on
-  at::Tensor tokens_own_;
   std::int64_t seen_block_ = 0;
+  std::optional<nn::KeyValues> keys_;  // of attention to blocks before
+  nn::KeyValues::Places placed_;       // for a block and n
+  std::pair<std::int64_t, std::int64_t> placed_keys_;
 
-  at::Tensor patches_, tokens_, pixels_;  // (B, n K, values), (B n or 2B n, K, d), (… , K, values)
-  std::array<Evaluated, 2> buffers_;      // of B rows and of 2B, with graphs
-  std::unique_ptr<ops::cuda::GraphedEvaluations> graphs_;  // of mixers on CUDA; goes before the buffers
+  Workspace workspace_;
+  std::array<Evaluated, 2> buffers_;                       // of B rows and of 2B, with graphs
+  std::unique_ptr<ops::cuda::GraphedEvaluations> graphs_;  // on CUDA; goes before the buffers
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include "pom/base/error.h"
@@ -21,12 +20,9 @@ std::vector<std::int64_t> layers_with_past(const NetworkConfig& config) {
 }
 
 ClipPast::ClipPast(const NetworkConfig& config, std::int64_t rows, at::TensorOptions stream) {
-  if (config.attention()) {
-    for (std::int64_t l = 0; l < config.depth; ++l) caches.emplace_back(config.window_of(l));
-    return;
-  }
   const std::int64_t kept = config.window > 0 ? 0 : 1;
-  sums = at::zeros({std::ssize(layers_with_past(config)), rows, kept, config.features()}, stream);
+  if (!config.attention())
+    sums = at::zeros({std::ssize(layers_with_past(config)), rows, kept, config.features()}, stream);
 }
 
 ClipPast ClipPast::padded(std::int64_t kept) const {
@@ -39,7 +35,6 @@ ClipPast ClipPast::padded(std::int64_t kept) const {
 ClipPast ClipPast::next() const {
   ClipPast copy;
   if (sums.defined()) copy.sums = at::empty(sums.sizes(), sums.options());
-  copy.caches = caches;
   return copy;
 }
 
@@ -51,13 +46,12 @@ std::string numbered(const char* name, std::int64_t i) {
   return detail::concat(name, ".", i);
 }
 
-// Blocks whose sums, or keys and values, are kept apart after so many.
+}  // namespace
+
 std::int64_t kept_after(const NetworkConfig& config, std::int64_t blocks) {
   if (config.window > 0) return std::min(config.window, blocks);
   return config.attention() ? blocks : 1;
 }
-
-}  // namespace
 
 const at::Tensor& state_tensor(const std::map<std::string, at::Tensor>& all, const std::string& name) {
   const auto found = all.find(name);
@@ -67,15 +61,6 @@ const at::Tensor& state_tensor(const std::map<std::string, at::Tensor>& all, con
 
 void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const ClipPast& past,
                const NetworkConfig& config, std::int64_t blocks, std::int64_t tokens) {
-  if (config.attention()) {
-    std::vector<at::Tensor> keys, values;
-    for (const std::int64_t l : layers_with_past(config)) {
-      keys.push_back(past.caches[static_cast<std::size_t>(l)].keys());
-      values.push_back(past.caches[static_cast<std::size_t>(l)].values());
-    }
-    all[numbered("keys", i)] = at::stack(keys), all[numbered("values", i)] = at::stack(values);
-    return;
-  }
   const std::int64_t kept = kept_after(config, blocks);
   all[numbered("sums", i)] = past.sums.narrow(2, past.sums.size(2) - kept, kept).contiguous();
   all["counts"] = at::full({kept}, (config.window > 0 ? 1 : blocks) * tokens, at::kLong);
@@ -94,24 +79,25 @@ void check_shape(const at::Tensor& tensor, const std::string& name, at::ScalarTy
 
 }  // namespace
 
+void add_state(std::map<std::string, at::Tensor>& all, std::int64_t i, const StoredKeys& keys) {
+  all[numbered("keys", i)] = keys.keys, all[numbered("values", i)] = keys.values;
+}
+
+StoredKeys keys_of_state(const std::map<std::string, at::Tensor>& all, std::int64_t i,
+                         const NetworkConfig& config, std::int64_t rows, std::int64_t blocks,
+                         std::int64_t tokens, at::ScalarType dtype) {
+  const StoredKeys stored{state_tensor(all, numbered("keys", i)), state_tensor(all, numbered("values", i))};
+  const std::int64_t depth = std::ssize(layers_with_past(config)), kept = kept_after(config, blocks);
+  check_shape(stored.keys, numbered("keys", i), dtype, {depth, rows, kept * tokens, config.dim});
+  check_shape(stored.values, numbered("values", i), dtype, {depth, rows, kept * tokens, config.dim});
+  return stored;
+}
+
 ClipPast past_of_state(const std::map<std::string, at::Tensor>& all, std::int64_t i,
                        const NetworkConfig& config, std::int64_t rows, std::int64_t blocks,
-                       std::int64_t tokens, at::TensorOptions stream, at::ScalarType dtype) {
+                       std::int64_t tokens, at::TensorOptions stream) {
   ClipPast past(config, rows, stream);
-  const std::vector<std::int64_t> layers = layers_with_past(config);
-  const std::int64_t kept = kept_after(config, blocks), depth = std::ssize(layers);
-  if (config.attention()) {
-    const at::Tensor keys = state_tensor(all, numbered("keys", i)),
-                     values = state_tensor(all, numbered("values", i));
-    check_shape(keys, numbered("keys", i), dtype, {depth, rows, kept * tokens, config.dim});
-    check_shape(values, numbered("values", i), dtype, {depth, rows, kept * tokens, config.dim});
-    for (std::int64_t l = 0; l < depth; ++l)
-      for (std::int64_t b = 0; b < kept; ++b)
-        past.caches[static_cast<std::size_t>(layers[static_cast<std::size_t>(l)])].append(
-            keys[l].narrow(1, b * tokens, tokens).to(stream.device()),
-            values[l].narrow(1, b * tokens, tokens).to(stream.device()));
-    return past;
-  }
+  const std::int64_t kept = kept_after(config, blocks), depth = std::ssize(layers_with_past(config));
   const at::Tensor sums = state_tensor(all, numbered("sums", i)), counts = state_tensor(all, "counts");
   check_shape(sums, numbered("sums", i), c10::typeMetaToScalarType(stream.dtype()),
               {depth, rows, kept, config.features()});

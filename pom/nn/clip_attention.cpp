@@ -1,10 +1,7 @@
 #include "pom/nn/clip_attention.h"
 
-#include <algorithm>
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "pom/base/error.h"
@@ -41,35 +38,6 @@ at::Tensor materialised(const ops::Mask& mask, std::int64_t n, const at::Device&
   const at::Tensor block = at::arange(n, at::TensorOptions(device).dtype(at::kLong)).div(mask.block, "floor");
   const at::Tensor behind = block.unsqueeze(1) - block.unsqueeze(0);  // how many blocks key j is behind i
   return mask.window == 0 ? behind.ge(0) : behind.ge(0).logical_and_(behind.lt(mask.window));
-}
-
-void KeyValueCache::append(const at::Tensor& k, const at::Tensor& v) {
-  const std::int64_t K = k.size(1);
-  if (window_ > 0) begin_ = std::max(begin_, end_ - (window_ - 1) * K);
-  if (!keys_.defined() || end_ + K > keys_.size(1)) make_room(k);
-  keys_.slice(1, end_, end_ + K).copy_(k);
-  values_.slice(1, end_, end_ + K).copy_(v);
-  end_ += K;
-}
-
-void KeyValueCache::make_room(const at::Tensor& like) {
-  const std::int64_t room = 2 * (tokens() + like.size(1));
-  const auto moved = [&](const at::Tensor& old) {
-    at::Tensor memory = at::empty({like.size(0), room, like.size(2)}, like.options());
-    if (old.defined()) memory.slice(1, 0, tokens()).copy_(old.slice(1, begin_, end_));
-    return memory;
-  };
-  const at::Tensor keys = moved(keys_);
-  values_ = moved(values_);
-  keys_ = keys;
-  end_ -= begin_;
-  begin_ = 0;
-}
-
-KeyValueCache KeyValueCache::clone() const {
-  KeyValueCache copy = *this;
-  if (keys_.defined()) copy.keys_ = keys_.clone(), copy.values_ = values_.clone();
-  return copy;
 }
 
 }  // namespace pom::nn

@@ -1,5 +1,5 @@
-// Attention over clips, the baseline of the mixer there: from text into video, over the video under a
-// temporal mask, and block by block with a cache of keys and values. B clips, N tokens, d width, L tokens of
+// Attention over clips, the baseline of the mixer there: from text into video, and over the video under a
+// temporal mask (block by block with what key_values.h keeps). B clips, N tokens, d width, L tokens of
 // text.
 #pragma once
 
@@ -34,24 +34,5 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 // A causal mask written out: (n, n) bool, row i what query i sees. Undefined for no mask.
 at::Tensor materialised(const ops::Mask& mask, std::int64_t n, const at::Device& device);
-
-// Keys and values of the blocks so far, or of the last `window` of them. Room grows by doubling, so that a
-// block costs its own copy.
-class KeyValueCache {
- public:
-  explicit KeyValueCache(std::int64_t window = 0) : window_(window) {}
-
-  void append(const at::Tensor& k, const at::Tensor& v);  // one more block: (B, K, d) each
-  at::Tensor keys() const { return keys_.slice(1, begin_, end_); }
-  at::Tensor values() const { return values_.slice(1, begin_, end_); }
-  std::int64_t tokens() const { return end_ - begin_; }
-  KeyValueCache clone() const;
-
- private:
-  void make_room(const at::Tensor& like);
-
-  std::int64_t window_ = 0, begin_ = 0, end_ = 0;
-  at::Tensor keys_, values_;  // (B, room, d)
-};
 
 }  // namespace pom::nn

@@ -64,16 +64,31 @@ void check_past(const Case& c) {
         left[(b * kept + i) * N + n] = c.window > 0 ? Expected{sums[c.runs + i], step * sizes[c.runs + i]}
                                                     : Expected{total, step * size};
     }
+  // Scales for e4m3, of each run and of each sequence.
+  std::vector<Expected> of_runs(c.batch * c.runs, Expected{6e-13, 1e-14}), of_sequences(c.batch, of_runs[0]);
+  for (int64_t i = 0; i < c.batch * c.runs * N; ++i) {
+    const Expected scale{std::abs(H[i].value) / 448, H[i].error / 448 + std::abs(H[i].value) * 1e-9};
+    for (Expected* const greatest : {&of_runs[i / N], &of_sequences[i / N / c.runs]})
+      *greatest = {std::max(greatest->value, scale.value), std::max(greatest->error, scale.error)};
+  }
   const Buffer partial(Dtype::fp32, rows.partial), before(Dtype::fp32, past), counts(Dtype::fp32, seen);
   const Buffer means(Dtype::fp32, c.batch * c.runs * N), after(Dtype::fp32, c.batch * kept * N);
   FoldParams p;
   p.sizes = {c.batch, c.runs * c.run_tokens, 0, N}, p.runs = {c.run_tokens}, p.partial = partial.floats();
   p.causal = true, p.window = c.window, p.H = means.floats();
   p.past = before.floats(), p.left = after.floats(), p.seen = counts.floats();
-  check("fold fp32",
-        text("%d x %d runs of %d, %d columns, window %d", static_cast<int>(c.batch), static_cast<int>(c.runs),
-             static_cast<int>(c.run_tokens), static_cast<int>(N), static_cast<int>(c.window)),
-        [&](bool) { return fold_sums(p, nullptr); }, {{"H", means, H, {}}, {"left", after, left, {}}});
+  const Buffer scales_of_runs(Dtype::fp32, c.batch * c.runs), scales(Dtype::fp32, c.batch);
+  for (const bool of_each : {false, true}) {
+    p.largest_of_runs = of_each, p.largest = of_each ? scales_of_runs.floats() : scales.floats();
+    check("fold fp32",
+          text("%d x %d runs of %d, %d columns, window %d, a scale for each %s", static_cast<int>(c.batch),
+               static_cast<int>(c.runs), static_cast<int>(c.run_tokens), static_cast<int>(N),
+               static_cast<int>(c.window), of_each ? "run" : "sequence"),
+          [&](bool) { return fold_sums(p, nullptr); },
+          {{"H", means, H, {}},
+           {"left", after, left, {}},
+           {"scales", of_each ? scales_of_runs : scales, of_each ? of_runs : of_sequences, {}}});
+  }
 }
 
 void check_refusals() {

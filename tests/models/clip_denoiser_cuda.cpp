@@ -1,10 +1,12 @@
 // Clips on a GPU through the fused halves and a graph of one block: against the module in fp64 within twice
 // the error of composed operations in the same dtype; equal bits from block to block of two runs; streams,
-// whole clips, windows, prompts that change, states that go on. Skipped without such a GPU.
+// whole clips, windows, prompts that change, states that go on; attention likewise. In fp8 against fp64 and
+// bf16, with the same scales for a stream, a whole clip and a state. Skipped without such a GPU.
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
+#include "pom/base/error.h"
 #include "pom/models/denoiser.h"
 #include "pom/models/vdipom.h"
 #include "pom/ops/block/inference.h"
@@ -14,6 +16,7 @@ namespace {
 
 struct Case {
   std::int64_t window, own_every, rows, columns;
+  bool attention = false;
 };
 
 constexpr std::int64_t kBlocks = 5, kBatch = 2, kWords = 9;
@@ -29,6 +32,7 @@ class GpuClips : public testing::TestWithParam<std::tuple<Case, at::ScalarType>>
     dtype = type;
     config.kind = "vdipom", config.dim = 64, config.depth = 4, config.channels = 4, config.text_width = 32;
     config.window = shape.window, config.own_every = shape.own_every;
+    if (shape.attention) config.mixer = "attention", config.heads = 4;
     network = VDiPoM(config);
     {
       const at::NoGradGuard no_gradients;
@@ -187,10 +191,126 @@ TEST_P(GpuClips, GraphsFollowWhatChanges) {
   }
 }
 
+const auto kCases = testing::Values(Case{0, 0, 8, 16}, Case{3, 0, 5, 7}, Case{2, 2, 4, 8}, Case{0, 0, 1, 3},
+                                    Case{0, 0, 8, 16, true}, Case{3, 0, 5, 7, true}, Case{2, 2, 4, 8, true});
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuClips,
-                         testing::Combine(testing::Values(Case{0, 0, 8, 16}, Case{3, 0, 5, 7},
-                                                          Case{2, 2, 4, 8}, Case{0, 0, 1, 3}),
-                                          testing::Values(at::kBFloat16, at::kHalf, at::kFloat)));
+                         testing::Combine(kCases, testing::Values(at::kBFloat16, at::kHalf, at::kFloat)));
+
+// ---- fp8 ----
+
+class GpuClipsInFp8 : public GpuClips {
+ protected:
+  std::vector<at::Tensor> whole(Denoiser& denoiser) const {
+    denoiser.tell({.text = text.cuda(), .mask = mask.cuda()});
+    return {denoiser(x.cuda(), 0).clone(), denoiser(x.cuda(), 1).clone()};
+  }
+  static double apart(const at::Tensor& got, const at::Tensor& expected) {  // relatively, by norms
+    const at::Tensor truth = expected.cpu().to(at::kDouble);
+    return (got.cpu().to(at::kDouble) - truth).norm().item<double>() / truth.norm().item<double>();
+  }
+  std::unique_ptr<Denoiser> in(at::ScalarType type) {
+    dtype = type;
+    return ready();
+  }
+  std::vector<at::Tensor> truths() {
+    return {at::cat({truth(0.7, true), truth(0.7, false)}), truth(0.4, true)};
+  }
+};
+
+// Every evaluation is in fp8, the first one too: further from the truth than bf16, and not far.
+TEST_P(GpuClipsInFp8, IsNearTheModuleAndNotBf16) {
+  const std::vector<at::Tensor> expected = truths();
+  const std::vector<at::Tensor> narrow = streamed(*in(at::kFloat8_e4m3fn)),
+                                wide = streamed(*in(at::kBFloat16));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_LT(apart(narrow[i], expected[i]), 0.25) << i;
+    for (std::int64_t b = 0; b < kBlocks; ++b) {
+      const auto part = [&](const at::Tensor& all) {
+        return all.narrow(2, b * config.patch_time, config.patch_time);
+      };
+      EXPECT_GT(apart(part(narrow[i]), part(expected[i])), 2 * apart(part(wide[i]), part(expected[i])))
+          << i << ", block " << b;
+    }
+  }
+}
+
+// The scales are those of the first block in both: what differs are the last bits of sums, and now and then
+// what they round to.
+TEST_P(GpuClipsInFp8, AStreamIsTheWholeClip) {
+  const std::vector<at::Tensor> expected = truths();
+  const std::vector<at::Tensor> stream = streamed(*in(at::kFloat8_e4m3fn)),
+                                clip = whole(*in(at::kFloat8_e4m3fn));
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_LT(apart(clip[i], stream[i]), 0.5 * apart(stream[i], expected[i])) << i;
+}
+
+TEST_P(GpuClipsInFp8, RunsAreEqualAndGoOnFromAState) {
+  const auto denoiser = in(at::kFloat8_e4m3fn);
+  const std::vector<at::Tensor> expected = streamed(*denoiser), again = streamed(*in(at::kFloat8_e4m3fn));
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(again[i], expected[i])) << i;
+  denoiser->plan({kBatch, height, width, {{0.7, true}, {0.4, false}}});
+  tell(*denoiser, 0);
+  EXPECT_FALSE(denoiser->state().contains("hidden_scales"));
+  for (std::int64_t b = 0; b < 2; ++b) {
+    tell(*denoiser, b);
+    for (std::int64_t i = 0; i < 2; ++i) (*denoiser)(block(b), i);
+    denoiser->advance();
+  }
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : denoiser->state()) state[name] = tensor.cpu();
+  EXPECT_EQ(state.at("hidden_scales").sizes(), at::IntArrayRef({config.depth}));
+  for (const bool fresh : {false, true}) {
+    const auto other = in(at::kFloat8_e4m3fn);
+    Denoiser& next = fresh ? *other : *denoiser;
+    next.set_state(state);
+    const std::vector<at::Tensor> rest = streamed(next, 2);
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_TRUE(at::equal(rest[i], expected[i].narrow(2, 2 * config.patch_time, rest[i].size(2)))) << i;
+  }
+}
+
+// Streams in one batch share the scales, powers of two: each is nearly what it is alone.
+TEST_P(GpuClipsInFp8, StreamsTogetherAreNearEachAlone) {
+  const std::vector<at::Tensor> expected = truths(), together = streamed(*in(at::kFloat8_e4m3fn));
+  for (std::int64_t s = 0; s < kBatch; ++s) {
+    const auto alone = in(at::kFloat8_e4m3fn);
+    alone->plan({1, height, width, {{0.7, true}, {0.4, false}}});
+    for (std::int64_t b = 0; b < kBlocks; ++b) {
+      alone->tell({.text = text.narrow(0, s, 1).select(1, b).cuda(),
+                   .mask = mask.narrow(0, s, 1).select(1, b).cuda()});
+      const auto now = [&](const at::Tensor& all) {
+        return all.narrow(2, b * config.patch_time, config.patch_time);
+      };
+      for (std::int64_t i = 0; i < 2; ++i) {
+        const at::Tensor made = (*alone)(now(x).narrow(0, s, 1).cuda(), i).narrow(0, 0, 1);
+        const auto row = [&](const at::Tensor& all) { return now(all).narrow(0, s, 1); };
+        const auto e = static_cast<std::size_t>(i);
+        EXPECT_LT(apart(made, row(together[e])), apart(row(together[e]), row(expected[e])))
+            << s << ", " << b << ", " << i;
+      }
+      alone->advance();
+    }
+  }
+}
+
+TEST_P(GpuClipsInFp8, NothingElseIsTaken) {
+  const auto denoiser = in(at::kFloat8_e4m3fn);
+  tell(*denoiser, 0);
+  {
+    const ops::PathGuard guard(ops::Path::composed);
+    EXPECT_THROW((*denoiser)(block(0), 0), Error);
+  }
+  (*denoiser)(block(0), 0);
+  if (config.attention()) return;
+  config.order = 5;
+  network = VDiPoM(config);
+  const auto other = ready();
+  tell(*other, 0);
+  EXPECT_THROW((*other)(block(0), 0), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuClipsInFp8,
+                         testing::Combine(kCases, testing::Values(at::kFloat8_e4m3fn)));
 
 }  // namespace
 }  // namespace pom::models

@@ -339,6 +339,97 @@ TEST(ClipDenoising, SeveralBlocksAtATime) {
     }
 }
 
+// Streams that are evaluated together, with texts of their own that change at different times: each is what
+// it is alone. Of mixers bit for bit; how torch cuts attention depends on the whole batch.
+TEST(ClipDenoising, StreamsTogetherAreEachAlone) {
+  constexpr std::int64_t streams = 4, blocks = 5, words = 6;
+  for (const bool attention : {false, true})
+    for (const auto& [window, own_every] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {2, 0}, {3, 2}}) {
+      NetworkConfig config = small(attention);
+      config.window = window, config.own_every = own_every;
+      VDiPoM network(config);
+      randomise(network);
+      const at::Tensor x = at::randn({streams, 3, 2 * blocks, 4, 6});
+      const at::Tensor texts = at::randn({streams, blocks, words, 7}), away = at::randn({streams, 3, 7});
+      at::Tensor masks = at::rand({streams, blocks, words}).gt(0.4);
+      for (std::int64_t s = 0; s < streams; ++s)
+        for (std::int64_t b = 1; b < blocks; ++b)
+          if (b != s) texts[s][b].copy_(texts[s][b - 1]), masks[s][b].copy_(masks[s][b - 1]);
+      const auto sampled = [&](std::int64_t first, std::int64_t count) {
+        const auto denoiser = Denoiser::make(config, network->weights());
+        denoiser->plan({count, 4, 6, {{0.8, true}, {0.3, false}}});
+        const auto of = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
+        std::vector<at::Tensor> parts;
+        for (std::int64_t b = 0; b < blocks; ++b) {
+          denoiser->tell({.text = of(texts).select(1, b),
+                          .mask = of(masks).select(1, b),
+                          .away_text = of(away),
+                          .away_mask = at::ones({count, 3}, at::kBool)});
+          const at::Tensor now = of(x).narrow(2, 2 * b, 2);
+          const at::Tensor both = (*denoiser)(now, 0);
+          parts.push_back(at::cat({both.narrow(0, 0, count), both.narrow(0, count, count)}, 1).clone());
+          parts.push_back(at::constant_pad_nd((*denoiser)(now, 1), {0, 0, 0, 0, 0, 0, 0, 3}));
+          denoiser->advance();
+        }
+        return at::stack(parts);
+      };
+      const at::Tensor together = sampled(0, streams);
+      for (std::int64_t s = 0; s < streams; ++s) {
+        const at::Tensor alone = sampled(s, 1), ours = together.narrow(1, s, 1);
+        if (attention)
+          EXPECT_LT((ours - alone).abs().max().item<double>(), 1e-5 * alone.abs().max().item<double>()) << s;
+        else
+          EXPECT_TRUE(at::equal(ours, alone)) << s;
+      }
+    }
+}
+
+// Attention has the same bits whether its memory is taken once, because it is known how many blocks will
+// come, or grows; and whatever was in it before: blocks that were broken off, another clip.
+TEST(ClipDenoising, AttentionIsTheSameInAnyMemory) {
+  constexpr std::int64_t blocks = 9;
+  for (const auto& [window, own_every] :
+       {std::pair<std::int64_t, std::int64_t>{0, 0}, {1, 0}, {3, 0}, {2, 2}}) {
+    NetworkConfig config = small(/*attention=*/true);
+    config.window = window, config.own_every = own_every;
+    VDiPoM network(config);
+    randomise(network);
+    const Inputs in;
+    const at::Tensor x = at::randn({2, 3, 2 * blocks, 4, 6});
+    const auto sampled = [&](Denoiser& denoiser, std::int64_t known, bool broken_off) {
+      denoiser.plan(
+          {.batch = 2, .height = 4, .width = 6, .evaluations = {{0.8, true}, {0.3, false}}, .blocks = known});
+      denoiser.tell({.text = in.text, .mask = in.mask});
+      std::vector<at::Tensor> parts;
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        const at::Tensor now = x.narrow(2, 2 * b, 2);
+        if (broken_off) denoiser(at::randn_like(now), 0), denoiser(at::randn_like(now), 1);
+        for (const std::int64_t i : {0, 1}) parts.push_back(denoiser(now, i).clone().flatten());
+        denoiser.advance();
+        for (const auto& [name, tensor] : denoiser.state())
+          if (name.starts_with("keys") || name.starts_with("values"))
+            parts.push_back(tensor.clone().flatten());
+      }
+      return at::cat(parts);
+    };
+    const auto fresh = [&] { return Denoiser::make(config, network->weights()); };
+    const auto grown = fresh(), fixed = fresh();
+    const at::Tensor expected = sampled(*grown, 0, false);
+    EXPECT_TRUE(at::equal(sampled(*fixed, blocks, false), expected));
+    EXPECT_TRUE(at::equal(sampled(*fixed, blocks, true), expected));
+    EXPECT_TRUE(at::equal(sampled(*fixed, 4, false), expected));
+    EXPECT_TRUE(at::equal(sampled(*grown, 0, true), expected));
+  }
+}
+
+TEST(ClipDenoising, Fp8IsForGpus) {
+  VDiPoM network(small());
+  expect_parts(message_of([&] { Denoiser::make(small(), network->weights(), at::kFloat8_e4m3fn); }),
+               {"dtype", "fp8 needs a GPU", "the CPU"});
+  expect_parts(message_of([&] { Denoiser::make(small(), network->weights(), at::kInt); }),
+               {"dtype", "fp32, bf16, fp16, fp64 or fp8"});
+}
+
 // One denoiser for clips of other sizes, lengths, batches and windows that are longer than they: as a new
 // one.
 TEST(ClipDenoising, PlansAnew) {
@@ -517,24 +608,6 @@ TEST(ClipPatches, TimesTheWeightsAreTheConvolution) {
                      w = at::randn({7, 3, pt, 2, 2}, at::kDouble);
     const at::Tensor expected = at::conv3d(x, w, {}, {pt, 2, 2}).flatten(2).transpose(1, 2);
     EXPECT_TRUE(at::allclose(at::linear(clip_patchify(x, config), w.flatten(1)), expected, 1e-12, 1e-12));
-  }
-}
-
-TEST(KeyValues, KeepTheLastBlocksWhateverTheRoom) {
-  for (const std::int64_t window : {0, 1, 3}) {
-    nn::KeyValueCache cache(window);
-    std::vector<at::Tensor> all;
-    for (int b = 0; b < 9; ++b) {
-      const nn::KeyValueCache before = cache;
-      const at::Tensor seen = b > 0 ? before.keys().clone() : at::empty({0});
-      all.push_back(at::randn({2, 4, 6}));
-      cache.append(all.back(), -all.back());
-      EXPECT_TRUE(b == 0 || at::equal(before.keys(), seen));  // one who holds the past still has it
-      const std::size_t from = window && b >= window ? static_cast<std::size_t>(b - window + 1) : 0;
-      const at::Tensor expected = at::cat(std::vector<at::Tensor>(all.begin() + from, all.end()), 1);
-      EXPECT_TRUE(at::equal(cache.keys(), expected));
-      EXPECT_TRUE(at::equal(cache.values(), -expected));
-    }
   }
 }
 

@@ -102,6 +102,11 @@ void add_gated(at::Tensor& x, const at::Tensor& y, const at::Tensor& gate) {
 
 }  // namespace
 
+at::Tensor means_scales(const at::Tensor& H) {
+  constexpr double largest = 448, least = 6e-13;  // of e4m3; so that no scale is zero
+  return H.abs().amax(-1).div_(largest).clamp_min_(least);
+}
+
 std::string fp8_refusal(c10::Device device) {
   if (device.is_cuda()) return cuda::fp8_refusal(device);
   return "fp8 needs a GPU of compute capability 9.0, got the CPU";
@@ -170,20 +175,20 @@ void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, 
 }
 
 void add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const PastSums& past) {
+               const at::Tensor& gate, const PastSums& past, const Fp8& fp8) {
   constexpr const char* op = "add_mixer";
   check_mixer_half(op, x, m, weights, gate);
   check_past(op, past, x.size(0), weights.ho_weight.size(0), x);
   if (x.size(0) == 0) return;
-  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, past)) return;
-  check_composable(op, x, {});
+  if (try_cuda(x) && cuda::add_mixer(x, m, weights, order, gate, past, fp8)) return;
+  check_composable(op, x, fp8);
   const auto seen = [&](const at::Tensor& sums) { return seen_means(past, sums); };
   if (fused(x) && order <= kMaxFusedOrder) return cpu::mixer_stream(x, m, weights, order, gate, seen);
   composed_selection(x, m, seen(composed_sums(x, m, weights, order)), weights, gate);
 }
 
 void add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& weights,
-                   const at::Tensor& gate) {
+                   const at::Tensor& gate, const Fp8& fp8) {
   constexpr const char* op = "add_selection";
   check_means(op, "H", H, x, weights);
   check_stream(op, "x", x, weights.se_weight.size(1), weights.se_weight);
@@ -191,8 +196,12 @@ void add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, cons
   check_stream_selection(x, weights);
   check_rows(op, "gate", gate, x, x.size(-1));
   if (x.size(0) == 0) return;
-  if (try_cuda(x) && cuda::add_selection(x, m, H, weights, gate)) return;
-  check_composable(op, x, {});
+  check(!fp8.means.defined() || (fp8.means.sizes() == H.sizes().slice(0, 1) && fp8.means.is_contiguous() &&
+                                 fp8.means.scalar_type() == at::kFloat && fp8.means.device() == H.device()),
+        op, ": fp8: expected means in fp32, one for each of ", H.size(0), " rows, got ",
+        shape_text(fp8.means));
+  if (try_cuda(x) && cuda::add_selection(x, m, H, weights, gate, fp8)) return;
+  check_composable(op, x, fp8);
   if (fused(x)) return cpu::selection_stream(x, m, H, weights, gate);
   composed_selection(x, m, H, weights, gate);
 }

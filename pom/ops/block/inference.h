@@ -32,9 +32,14 @@ struct Fp8 {
   Stage stage = Stage::off;
   // One value in fp32. Measuring raises it to the greatest |hidden value| / 448, if that is more; after it,
   // it must be the scale to use.
-  at::Tensor hidden;
+  at::Tensor hidden = {};
+  // Of add_selection: means_scales(H), for an H that serves again and again; made each time where undefined.
+  at::Tensor means = {};
   bool asked() const { return stage != Stage::off; }
 };
+
+// (..., kD) -> (...), of each row the scale in which e4m3 holds whatever a gate leaves of its values.
+at::Tensor means_scales(const at::Tensor& H);
 
 // Why products cannot run in fp8 on this device; empty where they can.
 std::string fp8_refusal(c10::Device device);
@@ -43,13 +48,14 @@ std::string fp8_refusal(c10::Device device);
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8 = {});
 
-// The same of sequences that are blocks of others, x (R n, K, d), which see those before them as well.
+// The same of sequences that are blocks of others, x (R n, K, d), which see those before them as well. In fp8
+// each block has a scale of its own for its gated features, so that it is the same alone and among others.
 void add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const PastSums& past);
+               const at::Tensor& gate, const PastSums& past, const Fp8& fp8 = {});
 
 // x += gate * mixer_select(m, H): the queries of a layer whose context has been read, H (B, kD) its means.
 void add_selection(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
-                   const LayerWeights& weights, const at::Tensor& gate);
+                   const LayerWeights& weights, const at::Tensor& gate, const Fp8& fp8 = {});
 
 // The exact one, or its approximation by tanh, which no kernel for GPUs has: it is composed there.
 enum class Gelu { erf, tanh };

@@ -34,14 +34,17 @@ bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::i
 
 // The norm is taken once, for the context and for the queries.
 bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::int64_t order,
-               const at::Tensor& gate, const PastSums& past) {
+               const at::Tensor& gate, const PastSums& past, const Fp8& fp8) {
   constexpr const char* op = "add_mixer";
   const Problem problem = check_stream_layer(x, w, order);
   const OnDevice device(x);
-  const bool context = few_sums(x, w.ho_weight, order) || has_sums(x.size(0), order, problem.D);
-  if (!has_gemms(op, x, {w.ho_weight, w.se_weight, w.ag_weight}, has_norm(x, m) && context, {})) return false;
+  const bool context =
+      (!fp8.asked() && few_sums(x, w.ho_weight, order)) || has_sums(x.size(0), order, problem.D);
+  if (!has_gemms(op, x, {w.ho_weight, w.se_weight, w.ag_weight}, has_norm(x, m) && context, fp8))
+    return false;
   Queue queue{device.stream()};
-  const Dtype dtype = gemm_dtype(w.ho_weight, {});
+  const Dtype dtype = gemm_dtype(w.ho_weight, fp8);
+  const bool fews = dtype != Dtype::e4m3 && few_sums(x, w.ho_weight, order);
   const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
   const Rows normal = modulated_norm(op, x, m, w.ho_weight, dtype, queue);
   const Dense ho{w.ho_weight, w.ho_bias};
@@ -50,10 +53,10 @@ bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::i
     Visibility seen;
     seen.gated_here = true;
     H = means(op, normal, ho, dtype, order, seen, queue);
-  } else if (!few_sums(x, w.ho_weight, order) && folds(past)) {
+  } else if (!fews && folds(past)) {
     H = means_with_past(op, normal, ho, dtype, order, past, queue);
   } else {
-    H = means_from(seen_means(past, sums_of(op, normal, ho, dtype, order, {}, queue)));
+    H = means_from(seen_means(past, sums_of(op, normal, ho, dtype, order, {}, queue)), dtype);
     queue.settled = false;  // what came between
   }
   add_gated(op, x, gated(op, normal, se, H, queue), ag, gate, queue);
@@ -61,15 +64,15 @@ bool add_mixer(at::Tensor& x, const Modulation& m, const LayerWeights& w, std::i
 }
 
 bool add_selection(at::Tensor& x, const Modulation& m, const at::Tensor& H, const LayerWeights& w,
-                   const at::Tensor& gate) {
+                   const at::Tensor& gate, const Fp8& fp8) {
   constexpr const char* op = "add_selection";
   const OnDevice device(x);
-  if (!has_gemms(op, x, {w.se_weight, w.ag_weight}, has_norm(x, m), {})) return false;
+  if (!has_gemms(op, x, {w.se_weight, w.ag_weight}, has_norm(x, m), fp8)) return false;
   Queue queue{device.stream()};
-  const Dtype dtype = gemm_dtype(w.se_weight, {});
+  const Dtype dtype = gemm_dtype(w.se_weight, fp8);
   const Matrix se = matrix({w.se_weight, w.se_bias}, dtype), ag = matrix({w.ag_weight, w.ag_bias}, dtype);
   const Rows normal = modulated_norm(op, x, m, w.se_weight, dtype, queue);
-  add_gated(op, x, gated(op, normal, se, means_from(H), queue), ag, gate, queue);
+  add_gated(op, x, gated(op, normal, se, means_from(H, dtype, fp8.means), queue), ag, gate, queue);
   return true;
 }
 

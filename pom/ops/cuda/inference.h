@@ -17,9 +17,9 @@ namespace pom::ops::cuda {
 bool add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
                const at::Tensor& gate, const Fp8& fp8);
 bool add_mixer(at::Tensor& x, const Modulation& modulation, const LayerWeights& weights, std::int64_t order,
-               const at::Tensor& gate, const PastSums& past);
+               const at::Tensor& gate, const PastSums& past, const Fp8& fp8);
 bool add_selection(at::Tensor& x, const Modulation& modulation, const at::Tensor& H,
-                   const LayerWeights& weights, const at::Tensor& gate);
+                   const LayerWeights& weights, const at::Tensor& gate, const Fp8& fp8);
 bool add_feed_forward(at::Tensor& x, const Modulation& modulation, const Dense& up, const Dense& down,
                       const at::Tensor& gate, const Fp8& fp8);
 bool modulated_linear(const at::Tensor& x, const Modulation& modulation, const Dense& dense, at::Tensor& y,

@@ -180,7 +180,7 @@ std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tenso
   const OnDevice device(xq);
   if (!has_select(xq, w)) return {};
   Queue queue{device.stream()};
-  return select("mixer_select", plain(xq), means_from(H), w, queue);
+  return select("mixer_select", plain(xq), means_from(H, detail::kernel_dtype(xq)), w, queue);
 }
 
 std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& p, const at::Tensor& x,

@@ -83,7 +83,7 @@ at::Tensor sums_of(const char* op, const Rows& context, const Dense& dense, Dtyp
                    const at::Tensor& visible, Queue& queue) {
   Visibility seen;
   seen.visible = visible, seen.sums = true;
-  if (!few_sums(context.values, dense.weight, order))
+  if (dtype == Dtype::e4m3 || !few_sums(context.values, dense.weight, order))
     return means(op, context, dense, dtype, order, seen, queue).H;
   const auto few = rows_of(context, matrix(dense, dtype), queue.settled);
   const Running state{{}, {}, floats({context.values.size(0), dense.weight.size(0)}, context.values)};
@@ -100,23 +100,26 @@ Means means_with_past(const char* op, const Rows& context, const Dense& dense, D
   const at::Tensor& blocks = context.values;
   const std::int64_t n = past.blocks(), K = blocks.size(1), R = blocks.size(0) / n;
   const kernels::Runs runs{.run_tokens = K};
-  const Rows all{blocks.view({R, n * K, blocks.size(2)}), {}};
+  const Rows all{blocks.view({R, n * K, blocks.size(2)}), context.scale};
   const auto [p, partial] = tile_sums(op, all, matrix(dense, dtype, order), order, runs, {}, queue);
   Means m{{}, floats({R * n, p.sizes.outputs}, blocks), {}, {}};
+  if (p.dtype == Dtype::e4m3) m.largest = floats({R * n}, blocks);
   kernels::FoldParams fold;
   fold.sizes = p.sizes, fold.runs = runs, fold.partial = floats_of(partial);
   fold.causal = true, fold.window = past.window;
   fold.past = floats_of(past.past), fold.seen = floats_of(past.tokens_seen);
   at::Tensor left = past.left;
   fold.left = left.mutable_data_ptr<float>(), fold.H = m.H.mutable_data_ptr<float>();
+  if (m.largest.defined()) fold.largest = m.largest.mutable_data_ptr<float>(), fold.largest_of_runs = true;
   check_launch(op, kernels::fold_sums(fold, queue.stream));
   return m;
 }
 
-Means means_from(const at::Tensor& H) {
+Means means_from(const at::Tensor& H, Dtype dtype, const at::Tensor& scales) {
   at::Tensor rows = H.contiguous();
   if (!aligned(rows)) rows = rows.clone();
-  return {{}, rows, {}, {}};
+  if (dtype != Dtype::e4m3) return {{}, rows, {}, {}};
+  return {{}, rows, scales.defined() ? scales : means_scales(rows), {}};
 }
 
 }  // namespace pom::ops::cuda::sampling

@@ -10,7 +10,7 @@ namespace pom::ops::cuda::sampling {
 struct Means {
   kernels::Runs runs;
   at::Tensor H;
-  at::Tensor largest;  // (B), fp8 only: a scale that fits every value of a sequence
+  at::Tensor largest;  // (B) sequences of the queries, fp8 only: a scale that fits every value of one
   at::Tensor partial;  // instead of H: the sums of tiles, which the gate adds up
 };
 
@@ -46,7 +46,7 @@ bool folds(const PastSums& past);
 Means means_with_past(const char* op, const Rows& context, const Dense& dense, Dtype dtype,
                       std::int64_t order, const PastSums& past, Queue& queue);
 
-// Means that a caller made, as the gate reads them.
-Means means_from(const at::Tensor& H);
+// Means that a caller made, as the gate of this dtype reads them, with their scales if they are known.
+Means means_from(const at::Tensor& H, Dtype dtype, const at::Tensor& scales = {});
 
 }  // namespace pom::ops::cuda::sampling

@@ -9,6 +9,7 @@
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/noise.h"
 #include "pom/ops/cuda/optimizer.h"
+#include "pom/ops/cuda/span_attention.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -39,6 +40,16 @@ at::Tensor group_norm(const Summed&, const at::Tensor&, const at::Tensor&, const
   absent("group norm");
 }
 
+// ---- span_attention.h ----
+
+bool has_span_attention(c10::Device, at::ScalarType, std::int64_t) {
+  return false;
+}
+at::Tensor span_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t,
+                          const Spans&) {
+  absent("span_attention");
+}
+
 // ---- inference.h ----
 
 bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
@@ -46,11 +57,11 @@ bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t
   return false;
 }
 bool add_mixer(at::Tensor&, const Modulation&, const LayerWeights&, std::int64_t, const at::Tensor&,
-               const PastSums&) {
+               const PastSums&, const Fp8&) {
   return false;
 }
-bool add_selection(at::Tensor&, const Modulation&, const at::Tensor&, const LayerWeights&,
-                   const at::Tensor&) {
+bool add_selection(at::Tensor&, const Modulation&, const at::Tensor&, const LayerWeights&, const at::Tensor&,
+                   const Fp8&) {
   return false;
 }
 bool add_feed_forward(at::Tensor&, const Modulation&, const Dense&, const Dense&, const at::Tensor&,

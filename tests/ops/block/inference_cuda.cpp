@@ -114,14 +114,56 @@ TEST_P(GpuHalves, MixersOfBlocks) {
       const at::Tensor past = at::randn({R, kept, features}, x.options()) * 5;
       const at::Tensor seen = at::rand({n}, x.options()) * 20 + static_cast<double>(N);
       const auto [H, left] = seen_blocks(sums, past, seen, window);
-      expect_near(gated(composed::mixer_select(modulated(), H, wide(weights))), [&](at::Tensor& stream) {
+      const at::Tensor truth = gated(composed::mixer_select(modulated(), H, wide(weights)));
+      expect_near(truth, [&](at::Tensor& stream) {
         at::Tensor now = at::empty_like(past);
         add_mixer(stream, modulation, weights, order, gate, {window, past, now, seen});
         const double error = ((wide(now) - left).abs() / (1 + left.abs())).max().item<double>();
         EXPECT_LT(error, dtype == at::kHalf ? 0x1p-8 : 0x1p-5) << "order " << order << ", window " << window;
         return stream;
       });
+      if (!fp8_widths()) continue;
+      const auto in_fp8 = [&](Fp8::Stage stage, at::Tensor& now) {
+        at::Tensor stream = x.clone();
+        add_mixer(stream, modulation, weights, order, gate, {window, past, now, seen}, {stage});
+        return stream;
+      };
+      at::Tensor now = at::empty_like(past), apart = at::empty({R, kept + 1, features}, x.options());
+      const at::Tensor fused = in_fp8(Fp8::Stage::on, now);
+      expect_fp8(fused, truth, wide(x));
+      EXPECT_LT((wide(now) - left).norm().item<double>(), 0.1 * left.norm().item<double>());
+      // Where no kernel folds them, because what is left does not lie in one piece, the scales are the same.
+      apart = apart.narrow(1, 1, kept);
+      const at::Tensor composed_means = in_fp8(Fp8::Stage::on, apart);
+      expect_fp8(composed_means, truth, wide(x));
+      EXPECT_LT((wide(apart) - wide(now)).abs().max().item<double>(), 1e-3 * left.abs().max().item<double>());
+      // What measures runs in bf16.
+      at::Tensor stream = x.clone(), left_bf16 = at::empty_like(past);
+      add_mixer(stream, modulation, weights, order, gate, {window, past, left_bf16, seen});
+      EXPECT_TRUE(at::equal(in_fp8(Fp8::Stage::measuring, now), stream));
     }
+}
+
+// A block of a clip in fp8 is what it is alone, whatever is beside it: it has a scale of its own.
+TEST_P(GpuHalves, BlocksInFp8HaveTheirOwnScales) {
+  if (!fp8_widths()) return;
+  const LayerWeights weights = mixer(2);
+  const std::int64_t features = 4 * d;
+  const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand({2, d}); };
+  const Modulation m{first(modulation.scale), first(modulation.shift), modulation.eps};
+  const at::Tensor g = first(gate);
+  const at::Tensor block = x.narrow(0, 0, 1), large = at::randn_like(block);
+  const auto after = [&](double size, std::int64_t window) {  // of what the block sees, or does not
+    at::Tensor stream = at::cat({block, large}).contiguous();
+    const at::Tensor past = at::ones({1, std::max<std::int64_t>(window, 1), features}, x.options());
+    at::Tensor left = at::empty_like(past);
+    const at::Tensor seen = at::full({2}, static_cast<double>(N), x.options());
+    // The second block's means are `size` times as large.
+    const at::Tensor divided = at::stack({seen[0], seen[1] / size});
+    add_mixer(stream, m, weights, 2, g, {window, past, left, divided}, {Fp8::Stage::on});
+    return stream.narrow(0, 0, 1).clone();
+  };
+  for (const std::int64_t window : {0, 2}) EXPECT_TRUE(at::equal(after(1, window), after(1000, window)));
 }
 
 TEST_P(GpuHalves, Selection) {
@@ -132,10 +174,20 @@ TEST_P(GpuHalves, Selection) {
       const auto first = [&](const at::Tensor& rows) { return rows.narrow(0, 0, 1).expand_as(rows); };
       modulation = {first(modulation.scale), first(modulation.shift), modulation.eps}, gate = first(gate);
     }
-    expect_near(gated(composed::mixer_select(modulated(), wide(H), wide(weights))), [&](at::Tensor& stream) {
+    const at::Tensor truth = gated(composed::mixer_select(modulated(), wide(H), wide(weights)));
+    expect_near(truth, [&](at::Tensor& stream) {
       add_selection(stream, modulation, H, weights, gate);
       return stream;
     });
+    if (!fp8_widths()) continue;
+    at::Tensor made = x.clone(), given = x.clone();
+    add_selection(made, modulation, H, weights, gate, {Fp8::Stage::on});
+    expect_fp8(made, truth, wide(x));
+    add_selection(given, modulation, H, weights, gate, {.stage = Fp8::Stage::on, .means = means_scales(H)});
+    EXPECT_TRUE(at::equal(given, made));
+    EXPECT_THROW(add_selection(given, modulation, H, weights, gate,
+                               {.stage = Fp8::Stage::on, .means = means_scales(H).to(at::kDouble)}),
+                 Error);
   }
 }
 
@@ -183,8 +235,15 @@ TEST_P(GpuHalves, NoFp8WhereThereIsNoKernel) {
   const LayerWeights weights = mixer(5);
   at::Tensor stream = x.clone();
   EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, {Fp8::Stage::on, {}}), Error);
+  const at::Tensor past = at::zeros({B, 1, 10 * d}, x.options()), H = at::ones({B, 10 * d}, x.options());
+  const PastSums before{0, past, at::empty_like(past), at::ones({1}, x.options())};
+  EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, before, {Fp8::Stage::on}), Error);
+  if (!fp8_widths())
+    EXPECT_THROW(add_selection(stream, modulation, H, weights, gate, {Fp8::Stage::on}), Error);
   const PathGuard composed(Path::composed);
   EXPECT_THROW(add_feed_forward(stream, modulation, up, down, gate, {Fp8::Stage::on, {}}), Error);
+  EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, before, {Fp8::Stage::on}), Error);
+  EXPECT_THROW(add_selection(stream, modulation, H, weights, gate, {Fp8::Stage::on}), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuHalves,

@@ -16,6 +16,7 @@ struct Fold {
   const float* counts;
   float* H;
   float* largest;
+  bool largest_of_runs;
   const float* past;
   float* left;
   const float* seen;
@@ -37,9 +38,9 @@ __device__ __forceinline__ int stretch(int count, int g) {
   return static_cast<int>(static_cast<int64_t>(count) * g / kFoldGroups);
 }
 
-__device__ __forceinline__ void keep_largest(const Fold& f, int batch, float value) {
+__device__ __forceinline__ void keep_largest(const Fold& f, int64_t place, float value) {
   if (f.largest)  // non-negative floats have the order of their bits
-    atomicMax(reinterpret_cast<int*>(f.largest + batch), __float_as_int(fabsf(value) * (1.0f / 448.0f)));
+    atomicMax(reinterpret_cast<int*>(f.largest + place), __float_as_int(fabsf(value) * (1.0f / 448.0f)));
 }
 
 // One run a sequence: the groups share its tiles.
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kFoldColumns* kFoldGroups) fold_runs_kernel(co
     if (!inside) continue;
     const float mean = sum / (f.past ? f.seen[j] : 1e-7f + number);
     f.H[(run0 + j) * f.columns + column] = mean;
-    keep_largest(f, batch, mean);
+    keep_largest(f, f.largest_of_runs ? run0 + j : batch, mean);
     if (prefix && f.past && j == runs - 1) f.left[kept_at(0)] = sum;
   }
   if (f.past && !prefix && inside)
@@ -125,19 +126,17 @@ cudaError_t fold_sums(const FoldParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   if (p.sizes.batch == 0) return cudaSuccess;
   if (p.sizes.batch > 65535 || p.sizes.rows() >= (1 << 30)) return cudaErrorInvalidValue;
+  const RunShape runs = run_shape(p.sizes, p.runs);
+  const int64_t scales = p.sizes.batch * (p.largest_of_runs ? runs.runs : 1);
   if (p.largest)  // each byte 0x2b: about 6e-13, so that a scale is never zero
-    if (const cudaError_t e = cudaMemsetAsync(p.largest, 0x2b, sizeof(float) * p.sizes.batch, stream);
+    if (const cudaError_t e = cudaMemsetAsync(p.largest, 0x2b, sizeof(float) * scales, stream);
         e != cudaSuccess)
       return e;
-  Fold f{run_shape(p.sizes, p.runs),
-         static_cast<int>(p.sizes.outputs),
-         p.partial,
-         static_cast<int>(p.window),
-         p.counts,
-         p.H,
-         p.largest,
-         p.past,
-         p.left,
+  Fold f{runs,      static_cast<int>(p.sizes.outputs),
+         p.partial, static_cast<int>(p.window),
+         p.counts,  p.H,
+         p.largest, p.largest_of_runs,
+         p.past,    p.left,
          p.seen};
   const dim3 grid(static_cast<unsigned>((p.sizes.outputs + kFoldColumns - 1) / kFoldColumns),
                   static_cast<unsigned>(p.sizes.batch));

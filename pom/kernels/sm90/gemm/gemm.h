@@ -124,10 +124,11 @@ struct FoldParams {
   int64_t window = 0;
   const float* counts = nullptr;
   float* H = nullptr;
-  float* largest = nullptr;     // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
-  const float* past = nullptr;  // (batch, max(window, 1), N) or null
-  float* left = nullptr;        // likewise, with past
-  const float* seen = nullptr;  // (runs), with past
+  float* largest = nullptr;      // (batch), the greatest |H| of a sequence / 448, at least 6e-13, or null
+  bool largest_of_runs = false;  // (batch * runs) instead, one of each run
+  const float* past = nullptr;   // (batch, max(window, 1), N) or null
+  float* left = nullptr;         // likewise, with past
+  const float* seen = nullptr;   // (runs), with past
 };
 cudaError_t fold_sums(const FoldParams& params, cudaStream_t stream);
 
