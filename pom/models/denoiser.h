@@ -50,8 +50,8 @@ struct Condition {
 
 class Denoiser {
  public:
-  // Weights as read_weights gives them, in any dtype; products run in `dtype` (fp32, bf16, fp16, fp64, of
-  // images on a GPU also fp8, Float8_e4m3fn), on the weights' device, the residual stream in fp32 (fp64). In
+  // Weights as read_weights gives them, in any dtype; products run in `dtype` (fp32, bf16, fp16, fp64, on a
+  // GPU also fp8, Float8_e4m3fn), on the weights' device, the residual stream in fp32 (fp64). In
   // fp8 those of the blocks do; what is around them is bf16. Move the weights in, and each is given back to
   // the system as soon as its conversion is there; what is not converted must not change any more.
   static std::unique_ptr<Denoiser> make(const NetworkConfig& config, Weights weights,
@@ -71,9 +71,10 @@ class Denoiser {
   // Evaluation i of the next block, or blocks of a clip: x (B, C, H, W), of clips (B, C, T, H, W) with whole
   // blocks of frames, fp32 -> the same shape, or with 2B rows where both: the second half is what guidance
   // leads away from. The result is a buffer that the next call may overwrite. What later blocks will see of
-  // these waits for advance(). On the CPU row b depends on item b alone, bit for bit. On a GPU evaluations of
-  // images become graphs (pom/ops/cuda/graphs.h), and nobody waits for the device but in the first ones; in
-  // fp8 the first evaluation after plan() runs in bf16 and measures what scales the others take.
+  // these waits for advance(). On the CPU row b depends on item b alone, bit for bit. On a GPU evaluations
+  // become graphs (pom/ops/cuda/graphs.h), and nobody waits for the device but in the first ones; in fp8 the
+  // first evaluation after plan() runs in bf16 and measures what scales the others take (of clips it is then
+  // made again with these).
   virtual at::Tensor operator()(const at::Tensor& x, std::int64_t evaluation) = 0;
 
   // All evaluations of these blocks are done: on to the next ones. Until here nothing has happened to what
@@ -84,7 +85,8 @@ class Denoiser {
 
   // What the blocks so far have left, of clips whose network is block-causal: "block", "text", "mask" (and
   // "away_text", "away_mask"), and of each evaluation i "sums.i" (depth, rows, blocks kept, kD) with "counts"
-  // (blocks kept), or "keys.i" and "values.i" (depth, rows, tokens, d). set_state wants the plan to be the
+  // (blocks kept), or "keys.i" and "values.i" (depth, rows, tokens, d); in fp8 "hidden_scales" (depth), which
+  // are measured anew from where a state has none. set_state wants the plan to be the
   // one under which it was made.
   virtual std::map<std::string, at::Tensor> state() const = 0;
   virtual void set_state(const std::map<std::string, at::Tensor>& state) = 0;

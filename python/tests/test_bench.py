@@ -18,10 +18,12 @@ from tools import built_program, lacking
 SMALL = ["--device", "cpu", "--dim", 32, "--heads", 2, "--budget", 0, "--threads", 1]
 FIGURE = ["bench", "figure1", *SMALL, "--depth", 2, "--tokens", "16,64"]
 OPERATOR = ["bench", "operator", *SMALL, "--tokens", "8,33"]
-VIDEO = ["bench", "video", *SMALL, "--depth", 2, "--tokens", 6, "--blocks", "1,3", "--before", "0,4"]
+CLIPS = ["--tokens", 6, "--blocks", "1,3", "--before", "0,4", "--streams", "2,3"]
+VIDEO = ["bench", "video", *SMALL, "--depth", 2, *CLIPS]
 RATIOS = ["PoM/products", "attention/PoM"]
 FIGURE_COLUMNS = ["tokens", "products", "PoM", "attention", *RATIOS]
 STREAM_COLUMNS = ["blocks before", *FIGURE_COLUMNS[1:]]
+STREAMS_COLUMNS = ["streams", *FIGURE_COLUMNS[1:]]
 OPERATOR_COLUMNS = ["tokens", "products", "PoM", "attention", "TFLOP/s", "of peak", *RATIOS]
 
 
@@ -183,15 +185,25 @@ def test_video(tmp_path):
     text = done(*VIDEO, "-o", tmp_path / "out", cwd=tmp_path).stdout
     assert "2 layers of 32, feed-forward 4, 2 heads, fp32, blocks of 6 tokens (8 frames)" in text
     assert "one block, ms per block\n" in text and text.count(", ms per clip\n") == 2
-    whole, stream, training = tables(text)
+    whole, stream, streams, training = tables(text)
     check_table(whole, FIGURE_COLUMNS, ["6", "18"])
     check_table(stream, STREAM_COLUMNS, ["0", "4"])
+    check_table(streams, STREAMS_COLUMNS, ["2", "3"])
     check_table(training, FIGURE_COLUMNS, ["6", "18"])
-    assert tables((tmp_path / "out" / "video.md").read_text()) == [whole, stream, training]
+    assert tables((tmp_path / "out" / "video.md").read_text()) == [whole, stream, streams, training]
     result = json.loads((tmp_path / "out" / "video.json").read_text())
     assert (result["what"], result["unit"]) == ("video", "ms per clip")
     check_rows(result["whole"], [6, 18], 1)
     check_rows(result["stream"], [0, 4], 1, "blocks_before")
+    for row, count in zip(result["streams"], [2, 3], strict=True):
+        check_rows([row], [count], count, "streams")
+        seconds = 20 * count * row["pom"]["ms"] / 1e3
+        said = re.search(
+            rf"{count} streams in one batch, .* frames of each: (\S+) s, (\S+) frames a second",
+            "\n".join(result["notes"]),
+        )
+        assert float(said[1]) == pytest.approx(seconds, rel=5e-3)
+        assert float(said[2]) == pytest.approx(8 * count / seconds, rel=5e-3)
     check_rows(result["forward_backward"], [6, 18], 1)
     seconds = 20 * result["stream"][1]["pom"]["ms"] / 1e3
     said = re.search(r"block of 8 frames: (\S+) s, (\S+) frames a second", " ".join(result["notes"]))
@@ -225,6 +237,9 @@ def test_video(tmp_path):
         ([*OPERATOR[1:], "--depth", "3"], ["--depth: is for pom bench figure1"]),
         ([*OPERATOR[1:], "--before", "3"], ["--before: is for pom bench video"]),
         ([*FIGURE[1:], "--blocks", "3"], ["--blocks: is for pom bench video"]),
+        ([*FIGURE[1:], "--streams", "3"], ["--streams: is for pom bench video"]),
+        ([*VIDEO[1:], "--streams", "0"], ["--streams: expected 1 to"]),
+        ([*VIDEO[1:], "--dtype", "fp8"], ["--dtype: fp8 needs a GPU"]),
         ([*VIDEO[1:], "--tokens", "4,5"], ["--tokens: expected one number with video"]),
         ([*VIDEO[1:], "--mask", "causal"], ["--mask: is for pom bench operator"]),
         ([*VIDEO[1:], "--paper"], ["--paper: is for pom bench figure1"]),

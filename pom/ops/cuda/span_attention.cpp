@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/native/transformers/cuda/sdp_utils.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_flash_attention_forward.h>
 
 #include "pom/ops/cuda/launch.h"
@@ -13,7 +13,11 @@ namespace pom::ops::cuda {
 bool has_span_attention(c10::Device device, at::ScalarType dtype, std::int64_t head) {
   constexpr std::int64_t most = 256;
   if ((dtype != at::kBFloat16 && dtype != at::kHalf) || head % 8 != 0 || head > most) return false;
-  if (!sdp::is_flash_attention_available()) return false;  // torch was built without it
+  static const bool there = [] {  // in this build of torch
+    const auto op = c10::Dispatcher::singleton().findSchema({"aten::_flash_attention_forward", ""});
+    return op && op->hasKernelForDispatchKey(c10::DispatchKey::CUDA);
+  }();
+  if (!there) return false;
   int major = 0;
   detail::check_launch("span_attention",
                        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index()));
