@@ -36,6 +36,9 @@ namespace pom::kernels::hopper {
 #define POM_LIST192 POM_D0 ", " POM_D1 ", " POM_D2 ", " POM_D3 ", " POM_D4 ", " POM_D5 ", " POM_D6 ", " POM_D7 ", " POM_D8 ", " POM_D9 ", " POM_D10 ", " POM_D11
 #define POM_REGS192(d) POM_F8(d, 0), POM_F8(d, 8), POM_F8(d, 16), POM_F8(d, 24), POM_F8(d, 32), POM_F8(d, 40), POM_F8(d, 48), POM_F8(d, 56), POM_F8(d, 64), POM_F8(d, 72), POM_F8(d, 80), POM_F8(d, 88)
 
+#define POM_LIST256 POM_LIST192 ", " POM_D12 ", " POM_D13 ", " POM_D14 ", " POM_D15
+#define POM_REGS256(d) POM_REGS192(d), POM_F8(d, 96), POM_F8(d, 104), POM_F8(d, 112), POM_F8(d, 120)
+
 #define POM_PRODUCT(N, R0, R1, R2, KIND, TYPES, TAIL)                                                        \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" R2 ", 0;\n"                                        \
                "wgmma.mma_async.sync.aligned.m64n" #N KIND ".f32" TYPES " {" POM_LIST##N "}, %" R0 ", %" R1     \
@@ -58,6 +61,7 @@ POM_PRODUCTS(96, "48", "49", "50")
 POM_PRODUCTS(128, "64", "65", "66")
 POM_PRODUCTS(144, "72", "73", "74")
 POM_PRODUCTS(192, "96", "97", "98")
+POM_PRODUCTS(256, "128", "129", "130")
 // clang-format on
 
 #undef POM_PRODUCTS

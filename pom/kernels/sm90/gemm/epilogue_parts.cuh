@@ -105,7 +105,7 @@ __device__ __forceinline__ void prepare_columns(const GemmShape& s, const TilePl
   for (int c = at.thread; c < TN; c += kWarpgroup) {
     const int column = at.column + c;
     const bool inside = column < s.columns;
-    at.shared[c] = inside && f.bias ? factor * __ldg(f.bias + column) : 0;
+    at.shared[c] = inside && f.bias && at.first ? factor * __ldg(f.bias + column) : 0;
     if constexpr (kScaled<typename Traits::In>)
       at.shared[TN + c] = inside ? factor * __ldg(f.w_scale + column) : 1;
     if (own) at.shared[2 * TN + c] = inside ? own_factor * own[column] : 0;
@@ -333,6 +333,10 @@ struct Plain {
 struct RunShape {
   int tokens, run_tokens, runs;  // runs of a sequence
   __device__ int of(int row) const { return row / tokens * runs + row % tokens / run_tokens; }
+  __device__ int end_of(int row) const {  // the first row behind the run of this one
+    const int sequence = row / tokens * tokens, within = row - sequence;
+    return sequence + min(within - within % run_tokens + run_tokens, tokens);
+  }
 };
 inline RunShape run_shape(const GemmSizes& sizes, const Runs& runs) {
   const int64_t length =
@@ -345,7 +349,7 @@ inline RunShape run_shape(const GemmSizes& sizes, const Runs& runs) {
 enum class Keeps {
   nothing,
   before,  // what was before the activation
-  any,     // before where it is asked for; and of a gate, tiles may have rows of several runs, else of one
+  any,     // before where it is asked for
 };
 
 }  // namespace pom::kernels

@@ -14,16 +14,16 @@ struct ResidualEpilogueOf {
     int64_t gate_stride;
     int tokens;
   };
-  __device__ static bool one_sequence(const GemmShape& s, const TilePlace& at, const Params& p, int TM) {
-    return at.row / p.tokens == (min(at.row + TM, s.rows) - 1) / p.tokens;
+  __device__ static bool one_sequence(const GemmShape& s, const TilePlace& at, const Params& p, int rows) {
+    return at.row / p.tokens == (min(at.row + rows, s.rows) - 1) / p.tokens;
   }
   template <class Traits>
   __device__ static void prepare(const GemmShape& s, const TilePlace& at, const Params& p) {
     const float* gate = p.gate + at.row / p.tokens * p.gate_stride;
-    prepare_columns<Traits>(s, at, p.affine, one_sequence(s, at, p, Traits::TM) ? gate : nullptr);
+    prepare_columns<Traits>(s, at, p.affine, one_sequence(s, at, p, 64 * Traits::MM) ? gate : nullptr);
   }
-  // x += v by the cache itself, so that x does not come here. A place has one addition in a kernel: there is
-  // no order that its value could depend on.
+  // x += v by the cache itself, so that x does not come here. A place has one addition in a kernel, and
+  // with splits one for each, which wait for each other: there is no order that its value could depend on.
   __device__ static void add_to(float* x, float2 v) {
     asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(x), "f"(v.x), "f"(v.y) : "memory");
   }
@@ -54,7 +54,7 @@ struct ResidualEpilogueOf {
   }
   template <class Traits, class Acc>
   __device__ static void apply(Acc& acc, const GemmShape& s, const TilePlace& at, const Params& p) {
-    if (one_sequence(s, at, p, Traits::TM))
+    if (one_sequence(s, at, p, 64 * Traits::MM))
       run<true, Traits>(acc, s, at, p);
     else
       run<false, Traits>(acc, s, at, p);

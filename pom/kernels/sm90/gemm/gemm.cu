@@ -8,7 +8,9 @@ namespace pom::kernels {
 namespace {
 
 constexpr GemmTile kTiles[] = {{128, 192, 2, 1}, {128, 144, 2, 1}, {128, 128, 2, 1}, {128, 96, 2, 1},
-                               {128, 192, 2, 2}, {128, 144, 2, 2}, {128, 96, 2, 2}};
+                               {128, 192, 2, 2}, {128, 144, 2, 2}, {128, 96, 2, 2},  {128, 256, 2, 1}};
+
+constexpr int kWidestInTurns = 0;  // the index of the widest tile of which the warpgroups have one each
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -118,18 +120,20 @@ GemmTile gemm_tile(int index) {
   return kTiles[index];
 }
 
-// The longest share of any processor in units of work; a narrow tile pays more for its loads.
-int choose_gemm_tile(const GemmSizes& s, int count) {
+// The longest share of any processor in units of work; a narrow tile pays more for its loads. A tile on which
+// both warpgroups work has nothing to hide its epilogue behind.
+int choose_gemm_tile(const GemmSizes& s, int count, int widest) {
   int best = 1;
   double least = 0;
   for (int i = 0; i < gemm_tiles(); ++i) {
     const GemmTile t = kTiles[i];
-    if (!gemm_tile_fits(s, i)) continue;
+    if (t.columns > widest || !gemm_tile_fits(s, i)) continue;
     const int64_t rows = (s.rows() + t.above * t.rows - 1) / (t.above * t.rows);
     const int64_t tiles = rows * ((s.outputs + t.beside * t.columns - 1) / (t.beside * t.columns));
     const int64_t slots = std::max(1, count / (t.above * t.beside));
     const double turns = static_cast<double>((tiles + slots - 1) / slots);
-    const double cost = turns * t.rows * (t.columns + 24.0);
+    const double bare = t.columns > 192 ? 64 * (turns - 1) : 0;
+    const double cost = t.rows * (turns * (t.columns + 24.0) + bare);
     if (least == 0 || cost < least) best = i, least = cost;
   }
   return best;
@@ -139,10 +143,43 @@ bool gemm_tile_fits(const GemmSizes& s, int index) {
   return s.outputs % 32 == 0 || kTiles[index].columns % 32 != 0;
 }
 
-int tile_of(const Gemm& p, bool dealt) {
-  if (p.tile <= 0) return choose_gemm_tile(p.sizes, processors());
+int tile_of(const Gemm& p, bool dealt, int widest) {
+  if (p.tile <= 0) return choose_gemm_tile(p.sizes, processors(), std::min(widest, 256));
   if (p.tile > gemm_tiles()) return -1;
+  if (kTiles[p.tile - 1].columns > widest) return kWidestInTurns;
   return !dealt || gemm_tile_fits(p.sizes, p.tile - 1) ? p.tile - 1 : -1;
+}
+
+// So many that splits and tiles of 128 x 128 come near the processors of an H100 or H200, whatever runs it;
+// none of less than 12 steps, which would be as long as what joins them.
+int gemm_splits(const GemmSizes& s, Dtype dtype) {
+  constexpr int64_t kProcessors = 132, kLeastSteps = 12, kMost = 4, kTile = 128;
+  if (s.rows() < 1 || s.outputs < 1) return 1;
+  const int64_t tiles = (s.rows() + kTile - 1) / kTile * ((s.outputs + kTile - 1) / kTile);
+  const int64_t most = std::min(kMost, s.inputs * bytes_of(dtype) / 128 / kLeastSteps);
+  return static_cast<int>(std::max<int64_t>(1, std::min(most, kProcessors / tiles)));
+}
+
+GemmSplitBytes gemm_split_bytes(const GemmSizes& s) {
+  GemmSplitBytes bytes{0, 0};
+  for (const GemmTile& t : kTiles) {
+    const int64_t rows = (s.rows() + t.above * t.rows - 1) / (t.above * t.rows) * t.above;
+    const int64_t tiles = rows * ((s.outputs + t.beside * t.columns - 1) / (t.beside * t.columns) * t.beside);
+    const int64_t counters = tiles * (t.columns > 192 ? 2 : 1);
+    bytes.counters = std::max<int64_t>(bytes.counters, counters * static_cast<int64_t>(sizeof(uint32_t)));
+    bytes.sums =
+        std::max<int64_t>(bytes.sums, tiles * t.rows * t.columns * static_cast<int64_t>(sizeof(float)));
+  }
+  return bytes;
+}
+
+bool splits_fit(const Gemm& p, Joins joins) {
+  const GemmSplits& s = p.splits;
+  const GemmSplitBytes need = gemm_split_bytes(p.sizes);
+  const int64_t steps = (p.sizes.inputs * bytes_of(p.dtype) + 127) / 128;
+  const bool counted = s.counters && aligned_to(s.counters, 4) && s.counters_bytes >= need.counters;
+  const bool summed = joins != Joins::sums || (s.sums && aligned16(s.sums) && s.sums_bytes >= need.sums);
+  return s.count >= 1 && s.count <= steps && counted && summed;
 }
 
 bool sums_order(int order) {
@@ -155,6 +192,15 @@ bool gate_takes_sums(const GemmSizes& s, const Runs& runs) {
   constexpr int64_t kMost = 16;  // tiles, whose sums every tile of the gate reads
   return s.tokens > 0 && s.tokens % kTileRows == 0 && s.tokens / kTileRows <= kMost &&
          run_shape(s, runs).runs == 1;
+}
+// A tile of 128 rows has three runs only where one of less than 127 rows has others on both sides.
+GateRuns gate_runs(const GemmSizes& s, const Runs& given) {
+  const RunShape r = run_shape(s, given);
+  const bool one =
+      (s.batch == 1 || r.tokens % kTileRows == 0) && (r.runs == 1 || r.run_tokens % kTileRows == 0);
+  const int last = r.tokens - (r.runs - 1) * r.run_tokens;  // rows of a sequence's last run
+  const bool two = r.run_tokens >= kTileRows && (s.batch == 1 || last >= kTileRows);
+  return one ? GateRuns::one : two ? GateRuns::two : GateRuns::any;
 }
 int64_t sums_slots(const GemmSizes& sizes, const Runs& runs) {
   if (sizes.rows() == 0) return 0;

@@ -17,6 +17,22 @@ struct GemmSizes {
   int64_t rows() const { return batch * tokens; }
 };
 
+// K in splits, for products of fewer tiles than the GPU has processors: as many blocks work on a tile at the
+// same time, and add up in the order of K. The sums are in an order of their own for each number of splits,
+// which therefore has to depend on shapes alone (gemm_splits()), not on what is fastest somewhere; for one
+// number they are the same bits with every tile, as without. gemm_store() without `before` and
+// gemm_residual() split, the others do not look at it.
+//
+// The counters are of one product at a time: those of a stream, or of a graph, are not for another that may
+// run beside it. They are zeros before and after.
+struct GemmSplits {
+  int count = 1;                 // at most the steps along K, of 128 bytes each
+  uint32_t* counters = nullptr;  // on the device
+  int64_t counters_bytes = 0;    // at least those of gemm_split_bytes()
+  void* sums = nullptr;          // for gemm_store(): what it holds before and after does not matter
+  int64_t sums_bytes = 0;        // likewise
+};
+
 // What all of them take. fp8 (e4m3) values stand for value * scale.
 struct Gemm {
   GemmSizes sizes;
@@ -28,6 +44,7 @@ struct Gemm {
   int64_t scale_rows = 1;          // neighbouring rows of a that share a scale
   const float* w_scale = nullptr;  // (N), e4m3 only
   int tile = 0;                    // 0: chosen by the sizes; else 1 + an index of gemm_tile()
+  GemmSplits splits;
   bool steady = false;  // w was written before the kernel before this one was launched: it is read early
 };
 
@@ -42,8 +59,17 @@ struct GemmTile {
 };
 int gemm_tiles();
 GemmTile gemm_tile(int index);
-bool gemm_tile_fits(const GemmSizes& sizes, int index);        // N a multiple of 32 but for one of them
-int choose_gemm_tile(const GemmSizes& sizes, int processors);  // an index
+bool gemm_tile_fits(const GemmSizes& sizes, int index);  // N a multiple of 32 but for one of them
+// An index; of tiles at most so wide.
+int choose_gemm_tile(const GemmSizes& sizes, int processors, int widest = 256);
+
+// In how many splits a product back to the width should go, 1: in none.
+int gemm_splits(const GemmSizes& sizes, Dtype dtype);
+// What splits of these sizes need, whatever their number, tile and dtype.
+struct GemmSplitBytes {
+  int64_t counters, sums;
+};
+GemmSplitBytes gemm_split_bytes(const GemmSizes& sizes);
 
 // Rows in runs that share a value: run(r) = (r / tokens) * runs + (r % tokens) / run_tokens, with
 // runs = ceil(tokens / run_tokens) of a sequence.
@@ -68,6 +94,11 @@ cudaError_t gemm_store(const Gemm& gemm, const StoreEpilogue& epilogue, cudaStre
 // Whether a gate may add up the few sums of tiles by itself: sequences of whole tiles, one run each, and then
 // only of a context of the same tokens without a mask, and not for e4m3.
 bool gate_takes_sums(const GemmSizes& sizes, const Runs& runs);
+
+// How many runs the 128 rows of a tile may have. Each has kernels of its own: a tile's time says nothing of
+// the same tile's with another kind.
+enum class GateRuns { one, two, any };
+GateRuns gate_runs(const GemmSizes& sizes, const Runs& runs);
 
 // out = sigmoid(a w^T + bias) * H[run of the row]
 struct GateEpilogue {
@@ -98,6 +129,7 @@ bool sums_order(int order);  // whether it is one of them
 // be a multiple of 8.
 int64_t sums_row(int64_t r, int order, int64_t D);
 
+// Its tiles have at most 192 columns: a wider one that is asked for is one of these.
 struct SumsEpilogue {
   int order = 2;
   Runs runs;

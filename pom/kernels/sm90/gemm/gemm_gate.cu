@@ -3,9 +3,9 @@
 namespace pom::kernels {
 namespace {
 
-template <Keeps keeps, class In, class Out>
+template <Keeps keeps, GateRuns kRuns, class In, class Out>
 cudaError_t gate_in(const Gemm& p, const GateEpilogue& t, cudaStream_t stream) {
-  using Epilogue = GateEpilogueOf<In, Out, keeps>;
+  using Epilogue = GateEpilogueOf<In, Out, keeps, kRuns>;
   const typename Epilogue::Params params{affine_of(p),
                                          run_shape(p.sizes, t.runs),
                                          t.H,
@@ -20,13 +20,14 @@ cudaError_t gate_in(const Gemm& p, const GateEpilogue& t, cudaStream_t stream) {
 
 template <class In, class Out>
 cudaError_t gate(const Gemm& p, const GateEpilogue& t, cudaStream_t stream) {
-  const RunShape runs = run_shape(p.sizes, t.runs);
-  const bool one = (p.sizes.batch == 1 || runs.tokens % kTileRows == 0) &&
-                   (runs.runs == 1 || runs.run_tokens % kTileRows == 0);
-  if (one && !t.before) return gate_in<Keeps::nothing, In, Out>(p, t, stream);
+  const GateRuns runs = gate_runs(p.sizes, t.runs);
+  if (runs == GateRuns::one && !t.before)
+    return gate_in<Keeps::nothing, GateRuns::one, In, Out>(p, t, stream);
+  if (runs == GateRuns::two && !t.before)
+    return gate_in<Keeps::nothing, GateRuns::two, In, Out>(p, t, stream);
   if constexpr (!kScaled<In>)
-    if (one) return gate_in<Keeps::before, In, Out>(p, t, stream);
-  return gate_in<Keeps::any, In, Out>(p, t, stream);
+    if (runs == GateRuns::one) return gate_in<Keeps::before, GateRuns::one, In, Out>(p, t, stream);
+  return gate_in<Keeps::any, GateRuns::any, In, Out>(p, t, stream);
 }
 
 }  // namespace

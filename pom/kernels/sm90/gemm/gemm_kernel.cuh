@@ -4,11 +4,19 @@
 // tiles of rows and share the tile of weights, each loading half of it for both. M rows, N columns (outputs),
 // K inputs; a tile is TM x TN, a step along K 128 bytes of it.
 //
+// The accumulators of a tile wider than 192 columns fill the registers of both computing warpgroups: they
+// work on the same tile, each on half of its rows, and what follows is hidden by nothing. It is for products
+// of so few tiles that there is only one for each processor.
+//
+// Where there are fewer tiles than processors, K may be split: see GemmSplits in gemm.h and `Joins` below.
+//
 // A thread of a warpgroup holds pairs of neighbouring accumulator columns, 8 apart. So that they are
 // neighbours in memory too, the rows of the weights come in another order (`dealt`): of every 32 columns,
 // accumulator column 8 g + 2 q + e is column 8 q + 2 g + e of the product, and thread q of four has eight
 // columns in a row. The copy engine does it on the way, as a matter of strides.
 #pragma once
+
+#include <algorithm>
 
 #include "pom/kernels/common/launch.cuh"
 #include "pom/kernels/sm90/gemm/gemm.h"
@@ -20,10 +28,22 @@ constexpr int kWarpgroup = 128, kGemmThreads = 3 * kWarpgroup;
 constexpr int kAbove = 2;             // tiles of rows in a cluster
 constexpr int kSharedLimit = 232448;  // bytes a block may have
 constexpr int kMaxDevices = 64;
+constexpr int kEpilogueRows = 5;  // of TN floats, for the epilogue of each computing warpgroup
 
 struct GemmShape {
   int rows = 0, columns = 0, steps = 0;  // steps along K
   int column_tiles = 0, tiles = 0;       // tiles of a cluster
+  int splits = 1;                        // of the steps
+  uint32_t* counters = nullptr;          // (tiles, blocks of a cluster, warpgroups on a tile)
+  float* sums = nullptr;                 // likewise, the accumulators of a warpgroup each
+};
+
+// How the splits of a tile become one result. In every case each waits for the one before it, so that the
+// order of the additions is that of K.
+enum class Joins {
+  none,     // K is not split
+  sums,     // what the splits before have added up is read, and left for the next; the last has the epilogue
+  results,  // each has the epilogue, which adds to the result; the bias comes with the first
 };
 
 template <class In_, int TM_, int TN_, int Beside_, bool Dealt_>
@@ -34,10 +54,13 @@ struct GemmTraits {
   static constexpr int kCluster = kAbove * kBeside;
   static constexpr int kSharers =
       kAbove + kBeside - 1;  // blocks that a block's copies go to, itself included
-  static constexpr int TM = TM_, TN = TN_, MM = TM / 64;
-  static constexpr int kStep = 128 / sizeof(In);  // values of a row in one step
+  static constexpr int TM = TM_, TN = TN_;
+  static constexpr bool kTogether = TN > 192;  // both warpgroups on a tile: registers hold no more columns
+  static constexpr int kOnTile = kTogether ? 2 : 1;  // warpgroups
+  static constexpr int MM = TM / 64 / kOnTile;       // times 64 rows of a warpgroup
+  static constexpr int kStep = 128 / sizeof(In);     // values of a row in one step
   static constexpr int kA = TM * 128, kW = TN * 128, kStage = kA + kW;
-  static constexpr int kEpilogue = 2 * 4 * TN * 4;  // floats of each computing warp
+  static constexpr int kEpilogue = 2 * kEpilogueRows * TN * 4;
   static constexpr int kFit = (kSharedLimit - 1024 - kEpilogue - 256) / kStage;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
   static constexpr int kShared = 1024 + kStages * kStage + kEpilogue + 2 * kStages * 8;
@@ -47,12 +70,13 @@ struct GemmTraits {
   static_assert(kStages >= 3 && (!kDealt || TN % 32 == 0));
 };
 
-// Where a warpgroup's tile lies and what a thread holds of it.
+// Where a warpgroup's tile, or its half of one, lies and what a thread holds of it: 64 MM rows.
 struct TilePlace {
-  int row, column;  // of the tile
-  int thread;       // of the warpgroup
-  int group;        // which of the two warpgroups
-  float* shared;    // (4, TN) floats of the warpgroup: first what prepare() left there
+  int row, column;    // of the tile
+  int thread;         // of the warpgroup
+  int group;          // which of the two warpgroups
+  float* shared;      // (kEpilogueRows, TN) floats of the warpgroup: first what prepare() left there
+  bool first = true;  // the first of a tile's splits, or the only one
 
   __device__ int warp() const { return thread / 32; }
   __device__ int quad() const { return thread % 4; }
@@ -96,7 +120,8 @@ struct SharedPlan {
   __device__ uint8_t* a(int stage) const { return base + stage * Traits::kStage; }
   __device__ uint8_t* w(int stage) const { return a(stage) + Traits::kA; }
   __device__ float* epilogue(int group) const {
-    return reinterpret_cast<float*>(base + Traits::kStages * Traits::kStage) + group * 4 * Traits::TN;
+    return reinterpret_cast<float*>(base + Traits::kStages * Traits::kStage) +
+           group * kEpilogueRows * Traits::TN;
   }
   __device__ uint64_t* full(int stage) const {
     return reinterpret_cast<uint64_t*>(base + Traits::kStages * Traits::kStage + Traits::kEpilogue) + stage;
@@ -106,6 +131,22 @@ struct SharedPlan {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// The tiles of a cluster: every stride-th from the first on, and of each the steps [begin, begin + steps).
+// Clusters in a row have the splits of the same tiles. So a cluster has the same split of all its tiles, and
+// waits only for clusters that were launched before it, and for those at a tile no further on than its own:
+// none of them can wait for it, however few of them the GPU holds at a time.
+struct Share {
+  int first, stride, begin, steps, split;
+};
+template <class Traits, Joins joins>
+__device__ __forceinline__ Share share_of(const GemmShape& s) {
+  const int cluster = blockIdx.x / Traits::kCluster, clusters = gridDim.x / Traits::kCluster;
+  if constexpr (joins == Joins::none) return {cluster, clusters, 0, s.steps, 0};
+  const int split = cluster % s.splits;
+  const auto step = [&](int n) { return static_cast<int>(static_cast<int64_t>(n) * s.steps / s.splits); };
+  return {cluster / s.splits, clusters / s.splits, step(split), step(split + 1) - step(split), split};
+}
+
 // One thread keeps the copy engine ahead of the tensor cores. Weights that no kernel before has written
 // (`steady`) come before the wait for it.
 template <class Traits>
@@ -113,6 +154,7 @@ struct Copier {
   const CUtensorMap *a_map, *w_map;
   const GemmShape& s;
   const SharedPlan<Traits>& plan;
+  Share share;
   ClusterPlace<Traits> place;
 
   // A step of a tile that begins at this column, and at this row: their divisions are not for every step.
@@ -137,19 +179,19 @@ struct Copier {
       hopper::load_box(a_map, plan.full(stage), to, step * Traits::kStep, row);
   }
   __device__ __forceinline__ void run(bool steady) const {
-    const int first = blockIdx.x / Traits::kCluster, stride = gridDim.x / Traits::kCluster;
-    int ahead = steady && first < s.tiles ? min(Traits::kStages, s.steps) : 0;  // steps begun already
+    const int first = share.first, begin = share.begin, end = begin + share.steps;
+    int ahead = steady && first < s.tiles ? min(Traits::kStages, share.steps) : 0;  // steps begun already
     for (int step = 0; step < ahead; ++step) {
       hopper::barrier_expect(plan.full(step), Traits::kStage);
-      weights(step, place.column(s, first), step);
+      weights(step, place.column(s, first), begin + step);
     }
     wait_for_before();
     let_next_start();  // not before: what the next one reads early must have been written by then
     int stage = 0;
     uint32_t parity = 1;  // a fresh barrier counts as passed
-    for (int tile = first; tile < s.tiles; tile += stride) {
+    for (int tile = first; tile < s.tiles; tile += share.stride) {
       const int row = place.row(s, tile), column = place.column(s, tile);
-      for (int step = 0; step < s.steps; ++step) {
+      for (int step = begin; step < end; ++step) {
         if (ahead > 0) {
           --ahead;
         } else {
@@ -164,7 +206,8 @@ struct Copier {
   }
 };
 
-// The accumulators of one tile; steps counted from `first` over all tiles of the block.
+// The accumulators of one tile, or of a warpgroup's half of it; steps counted from `first` over all tiles of
+// the block.
 template <class Traits>
 __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2], const GemmShape& s,
                                          const SharedPlan<Traits>& plan, int first, int group) {
@@ -174,13 +217,14 @@ __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2
   const auto release = [&](int stage) {  // to all blocks whose copies come here
     if (releasing) hopper::barrier_arrive(plan.empty(stage), sharer);
   };
+  const int half = Traits::kTogether ? 512 * group : 0;  // its rows, in units of 16 bytes
   int stage = first % Traits::kStages, before = 0;
   uint32_t parity = (first / Traits::kStages) & 1;
 #pragma unroll
   for (int mm = 0; mm < Traits::MM; ++mm) hopper::wgmma_fence(acc[mm]);
   for (int step = 0; step < s.steps; ++step) {
     hopper::barrier_wait(plan.full(stage), parity);
-    const uint64_t a = hopper::matrix_of(plan.a(stage)), w = hopper::matrix_of(plan.w(stage));
+    const uint64_t a = hopper::matrix_of(plan.a(stage)) + half, w = hopper::matrix_of(plan.w(stage));
     hopper::wgmma_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k)
@@ -193,39 +237,124 @@ __device__ __forceinline__ void multiply(float (&acc)[Traits::MM][Traits::TN / 2
     before = stage;
     if (++stage == Traits::kStages) stage = 0, parity ^= 1;
   }
-  hopper::named_arrive(1 + (1 - group), 2 * kWarpgroup);  // the other's turn
+  if constexpr (!Traits::kTogether)
+    hopper::named_arrive(1 + (1 - group), 2 * kWarpgroup);  // the other's turn
   hopper::wgmma_wait<0>();
   release(before);
 #pragma unroll
   for (int mm = 0; mm < Traits::MM; ++mm) hopper::wgmma_fence(acc[mm]);
 }
 
-template <class Traits, class Epilogue>
-__device__ __forceinline__ void compute_tiles(const GemmShape& s, const SharedPlan<Traits>& plan,
+// Where the splits of a tile meet: a count of those that are done, and what they have added up. A warpgroup
+// has its own for what it computes of a tile, and a thread reads what the same thread of another block wrote.
+template <class Traits>
+struct Meeting {
+  static constexpr int kFours = Traits::MM * Traits::TN / 8;  // of a thread's accumulators
+  uint32_t* counter;
+  float4* sums;
+  const TilePlace& at;
+  int split, splits;
+
+  __device__ Meeting(const GemmShape& s, int tile, const TilePlace& at, int split)
+      : at(at), split(split), splits(s.splits) {
+    const int block = tile * Traits::kCluster + static_cast<int>(hopper::cluster_rank());
+    const int index = block * Traits::kOnTile + (Traits::kTogether ? at.group : 0);
+    counter = s.counters + index;
+    sums = reinterpret_cast<float4*>(s.sums) + static_cast<int64_t>(index) * kFours * kWarpgroup + at.thread;
+  }
+  __device__ __forceinline__ bool last() const { return split + 1 == splits; }
+  // All that the splits before have written is seen after it.
+  __device__ __forceinline__ void wait() const {
+    if (split == 0) return;
+    if (at.thread == 0) {
+      int done;
+      do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
+      } while (done != split);
+    }
+    at.sync();
+  }
+  // The last leaves the counter as it was: nobody waits there any more.
+  __device__ __forceinline__ void finish() const {
+    if (last()) {
+      if (at.thread == 0) *counter = 0;
+      return;
+    }
+    at.sync();
+    if (at.thread == 0) asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+  }
+  // In the order of K, whatever the tile: what there was before, and then this.
+  template <class Acc>
+  __device__ __forceinline__ void add(Acc& acc) const {
+    if (split == 0) return;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const float4 before = __ldcg(sums + i * kWarpgroup);
+      float* const v = &acc[i / (Traits::TN / 8)][4 * (i % (Traits::TN / 8))];
+      v[0] = before.x + v[0], v[1] = before.y + v[1], v[2] = before.z + v[2], v[3] = before.w + v[3];
+    }
+  }
+  template <class Acc>
+  __device__ __forceinline__ void leave(const Acc& acc) const {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const float* const v = &acc[i / (Traits::TN / 8)][4 * (i % (Traits::TN / 8))];
+      __stcg(sums + i * kWarpgroup, make_float4(v[0], v[1], v[2], v[3]));
+    }
+  }
+};
+
+// What becomes of a tile's accumulators.
+template <class Traits, class Epilogue, Joins joins, class Acc>
+__device__ __forceinline__ void finish_tile(Acc& acc, const GemmShape& s, int tile, const TilePlace& at,
+                                            int split, const typename Epilogue::Params& params) {
+  if constexpr (joins == Joins::none) {
+    Epilogue::template apply<Traits>(acc, s, at, params);
+  } else {
+    const Meeting<Traits> meeting(s, tile, at, split);
+    meeting.wait();
+    if constexpr (joins == Joins::sums) meeting.add(acc);
+    if (joins == Joins::results || meeting.last())
+      Epilogue::template apply<Traits>(acc, s, at, params);
+    else
+      meeting.leave(acc);
+    meeting.finish();
+  }
+}
+
+template <class Traits, class Epilogue, Joins joins>
+__device__ __forceinline__ void compute_tiles(const GemmShape& s, const Share& share,
+                                              const SharedPlan<Traits>& plan,
                                               const typename Epilogue::Params& params) {
-  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, stride = gridDim.x / Traits::kCluster;
+  constexpr bool kTogether = Traits::kTogether;
+  constexpr int kTurns = kTogether ? 1 : 2;  // a warpgroup has every so many-th tile of the block
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, turn = kTogether ? 0 : group;
   const ClusterPlace<Traits> cluster;
-  if (group == 1) hopper::named_arrive(1, 2 * kWarpgroup);
-  int first = group * s.steps;
-  for (int tile = blockIdx.x / Traits::kCluster + group * stride; tile < s.tiles;
-       tile += 2 * stride, first += 2 * s.steps) {
+  GemmShape part = s;
+  part.steps = share.steps;
+  if (!kTogether && group == 1) hopper::named_arrive(1, 2 * kWarpgroup);
+  int first = turn * share.steps;
+  for (int tile = share.first + turn * share.stride; tile < s.tiles;
+       tile += kTurns * share.stride, first += kTurns * share.steps) {
     TilePlace place;
-    place.row = cluster.row(s, tile), place.column = cluster.column(s, tile);
+    place.row = cluster.row(s, tile) + (kTogether ? 64 * Traits::MM * group : 0);
+    place.column = cluster.column(s, tile);
     place.thread = threadIdx.x % kWarpgroup, place.group = group, place.shared = plan.epilogue(group);
+    place.first = joins == Joins::none || share.split == 0;
     place.sync();  // the epilogue before has read its part of shared memory
     if (place.row < s.rows && place.column < s.columns) Epilogue::template prepare<Traits>(s, place, params);
     float acc[Traits::MM][Traits::TN / 2];
-    hopper::named_sync(1 + group, 2 * kWarpgroup);
-    multiply<Traits>(acc, s, plan, first, group);
+    if (!kTogether) hopper::named_sync(1 + group, 2 * kWarpgroup);
+    multiply<Traits>(acc, part, plan, first, group);
     place.sync();
     if (place.row < s.rows && place.column < s.columns)
-      Epilogue::template apply<Traits>(acc, s, place, params);
+      finish_tile<Traits, Epilogue, joins>(acc, s, tile, place, share.split, params);
   }
 }
 
 #endif
 
-template <class Traits, class Epilogue>
+template <class Traits, class Epilogue, Joins joins>
 __global__ void __launch_bounds__(kGemmThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                 const GemmShape shape, const bool steady, const typename Epilogue::Params params) {
@@ -236,18 +365,19 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
     hopper::prefetch_map(&a_map), hopper::prefetch_map(&w_map);
     for (int stage = 0; stage < Traits::kStages; ++stage) {
       hopper::barrier_init(plan.full(stage), 1);
-      hopper::barrier_init(plan.empty(stage), Traits::kSharers);
+      hopper::barrier_init(plan.empty(stage), Traits::kOnTile * Traits::kSharers);
     }
     hopper::barriers_ready();
   }
   hopper::cluster_sync();
+  const Share share = share_of<Traits, joins>(shape);
   if (threadIdx.x < kWarpgroup) {
     hopper::give_registers<40>();
-    if (threadIdx.x == 0) Copier<Traits>{&a_map, &w_map, shape, plan, {}}.run(steady);
+    if (threadIdx.x == 0) Copier<Traits>{&a_map, &w_map, shape, plan, share, {}}.run(steady);
   } else {
     hopper::take_registers<232>();
     wait_for_before();
-    compute_tiles<Traits, Epilogue>(shape, plan, params);
+    compute_tiles<Traits, Epilogue, joins>(shape, share, plan, params);
   }
   __syncwarp();
   hopper::cluster_sync();  // the others may still write here
@@ -274,9 +404,9 @@ int processors();  // of the current device
 cudaError_t clusters_at_once(const void* kernel, int shared, int cluster,
                              std::atomic<int> (&known)[kMaxDevices], int* clusters);
 
-template <class Traits, class Epilogue>
+template <class Traits, class Epilogue, Joins joins = Joins::none>
 cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, cudaStream_t stream) {
-  const auto kernel = gemm_kernel<Traits, Epilogue>;
+  const auto kernel = gemm_kernel<Traits, Epilogue, joins>;
   static std::atomic<int> known[kMaxDevices];
   int clusters = 0;
   if (const cudaError_t e = clusters_at_once(reinterpret_cast<const void*>(kernel), Traits::kShared,
@@ -289,6 +419,8 @@ cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, 
   s.steps = static_cast<int>((p.sizes.inputs + Traits::kStep - 1) / Traits::kStep);
   s.column_tiles = (s.columns + kColumns - 1) / kColumns;
   s.tiles = (s.rows + kRows - 1) / kRows * s.column_tiles;
+  if constexpr (joins != Joins::none)
+    s.splits = p.splits.count, s.counters = p.splits.counters, s.sums = static_cast<float*>(p.splits.sums);
   CUtensorMap a, w;
   if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::kBoxA, false);
       e != cudaSuccess)
@@ -297,7 +429,8 @@ cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, 
           tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::kBoxW, Traits::kDealt);
       e != cudaSuccess)
     return e;
-  const unsigned blocks = static_cast<unsigned>(Traits::kCluster * (s.tiles < clusters ? s.tiles : clusters));
+  const int slots = std::max(1, clusters / s.splits);  // whole tiles at a time: see Share
+  const unsigned blocks = static_cast<unsigned>(Traits::kCluster * s.splits * std::min(s.tiles, slots));
   return launch(kernel, dim3(blocks), dim3(kGemmThreads), Traits::kShared, stream, Traits::kCluster, a, w, s,
                 p.steady, params);
 }
@@ -330,6 +463,8 @@ cudaError_t with_tile(int index, const F& f) {
       return f.template operator()<144, 2>();
     case 6:
       return f.template operator()<96, 2>();
+    case 7:
+      return f.template operator()<256, 1>();
     default:
       return cudaErrorInvalidValue;
   }
@@ -343,7 +478,16 @@ inline bool aligned_to(const void* p, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-// The tile asked for, or the best for the sizes; an index. -1 where the sizes do not allow the one asked for.
-int tile_of(const Gemm& gemm, bool dealt);
+// The tile asked for, or the best for the sizes, of at most `widest` columns; an index. One asked for that is
+// wider is the widest of them. -1 where the sizes do not allow the one asked for.
+constexpr int kAnyWidth = 1 << 30;
+int tile_of(const Gemm& gemm, bool dealt, int widest = kAnyWidth);
+
+// Whether splits were asked for, and whether all that they need is there: `sums` too where the accumulators
+// are joined.
+inline bool split(const Gemm& p) {
+  return p.splits.count != 1;
+}
+bool splits_fit(const Gemm& p, Joins joins);
 
 }  // namespace pom::kernels

@@ -6,6 +6,7 @@ cudaError_t gemm_residual(const Gemm& p, const ResidualEpilogue& t, cudaStream_t
   if (!gemm_supported(p) || !t.x || !t.gate) return cudaErrorNotSupported;
   if (!(aligned_to(t.x, 16) && aligned_to(t.gate, 8) && t.gate_stride % 2 == 0))
     return cudaErrorMisalignedAddress;
+  if (split(p) && !splits_fit(p, Joins::results)) return cudaErrorInvalidValue;
   if (p.sizes.rows() == 0) return cudaSuccess;
   return with_input(p.dtype, [&]<class In>() {
     using Epilogue = ResidualEpilogueOf<In>;
@@ -13,7 +14,9 @@ cudaError_t gemm_residual(const Gemm& p, const ResidualEpilogue& t, cudaStream_t
                                            static_cast<int>(p.sizes.tokens)};
     // Any N would do for any tile; but those who choose and measure ask gemm_tile_fits().
     return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
-      return launch_gemm<GemmTraits<In, kTileRows, TN, Beside, false>, Epilogue>(p, params, stream);
+      using Traits = GemmTraits<In, kTileRows, TN, Beside, false>;
+      return split(p) ? launch_gemm<Traits, Epilogue, Joins::results>(p, params, stream)
+                      : launch_gemm<Traits, Epilogue>(p, params, stream);
     });
   });
 }

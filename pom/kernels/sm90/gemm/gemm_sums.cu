@@ -1,4 +1,6 @@
-// Order 2 has every tile; the others the widest, which holds whole features of all of them.
+// Order 2 has every tile but that on which both warpgroups work: a thread of it has half of the rows that it
+// adds up in the others, which would change the bits. The other orders have the widest of these, which holds
+// whole features of all of them.
 #include "pom/kernels/sm90/gemm/epilogue_sums.cuh"
 
 namespace pom::kernels {
@@ -20,8 +22,12 @@ cudaError_t sums_of_order(const Gemm& p, const SumsEpilogue& t, cudaStream_t str
     case 1:
       return sums<In, 1, 192, 1>(p, t, stream);
     case 2:
-      return with_tile(tile_of(p, false),
-                       [&]<int TN, int Beside>() { return sums<In, 2, TN, Beside>(p, t, stream); });
+      return with_tile(tile_of(p, false, 192), [&]<int TN, int Beside>() {
+        if constexpr (TN <= 192)
+          return sums<In, 2, TN, Beside>(p, t, stream);
+        else
+          return cudaErrorInvalidValue;  // tile_of() gives none
+      });
     case 3:
       return sums<In, 3, 192, 1>(p, t, stream);
     case 4:
