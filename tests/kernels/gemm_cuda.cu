@@ -520,12 +520,11 @@ struct GateWant {
   }
 };
 
-void check_gate(const Reference& r) {
-  const std::string group = std::string("gate ") + name_of(r.gemm.dtype);
+void check_gate(const Reference& r, const std::string& group, const std::vector<int64_t>& lengths) {
   if (!wanted(group)) return;
   const GemmSizes s = r.sizes();
   const int64_t count = s.rows() * s.outputs, N = s.outputs;
-  for (const int64_t run_tokens : {0, 16, 100, 128, 256, 360})
+  for (const int64_t run_tokens : lengths)
     for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::e4m3})
       for (const bool keep : {false, true}) {
         if ((keep || run_tokens != 0) && dtype != r.gemm.dtype) continue;
@@ -555,18 +554,36 @@ void check_gate(const Reference& r) {
       }
 }
 
+void check_gate(const Reference& r) {
+  check_gate(r, std::string("gate ") + name_of(r.gemm.dtype), {0, 16, 100, 128, 256, 360});
+}
+
+// Runs that begin anywhere in a tile, of sequences that do: one, two or any number of them in a tile.
+void check_gate_runs(Dtype dtype) {
+  const std::string group = std::string("runs of a gate ") + name_of(dtype);
+  if (!wanted(group)) return;
+  for (const Case& s : {Case{3, 360, 80, 96}, {3, 720, 64, 288}, {1, 720, 208, 200}, {5, 200, 64, 32}})
+    for (const bool bias : {true, false}) {
+      if (quick && !bias) continue;
+      Scope scope;
+      check_gate(reference_of(dtype, s, bias), group, {100, 128, 200, 360, 720});
+    }
+}
+
 struct ResidualWant {
   const double* c;
   const float *error, *x, *gate;
   int64_t tokens, stride, N;
+  int additions = 1;  // of one value
   __device__ Expected operator()(int64_t i) const {
     const double g = gate[i / N / tokens * stride + i % N], before = x[i];
-    return {before + g * c[i], fabs(g) * error[i] + 6e-8 * (fabs(before) + 2 * fabs(g * c[i]))};
+    const double rounded = fabs(before) + 2 * fabs(g * c[i]) + (additions > 1 ? fabs(g) : 0);
+    return {before + g * c[i], fabs(g) * error[i] + 6e-8 * additions * rounded};
   }
 };
 
-void check_residual(const Reference& r) {
-  const std::string group = std::string("residual ") + name_of(r.gemm.dtype);
+// `splits` may be those of a product that the caller has given what they need.
+void check_residual(const Reference& r, const std::string& group, const GemmSplits& splits = {}) {
   if (!wanted(group)) return;
   const GemmSizes s = r.sizes();
   const int64_t count = s.rows() * s.outputs, N = s.outputs;
@@ -574,15 +591,82 @@ void check_residual(const Reference& r) {
     Scope scope;
     const Buffer gate(Dtype::fp32, s.batch * stride), initial(Dtype::fp32, count), x(Dtype::fp32, count);
     draw(gate, 1.0f), draw(initial, 2.0f);
-    const std::vector<Output> outputs{
-        {"x", x, N, ResidualWant{r.c, r.error, initial.floats(), gate.floats(), s.tokens, stride, N},
-         initial}};
+    const ResidualWant want{r.c, r.error, initial.floats(), gate.floats(), s.tokens, stride, N, splits.count};
+    const std::vector<Output> outputs{{"x", x, N, want, initial}};
     const ResidualEpilogue epilogue{x.floats(), gate.floats(), stride};
-    each_tile(r, [&](const Gemm& p, const std::string& sizes, Baselines* first) {
+    each_tile(r, [&](Gemm p, const std::string& sizes, Baselines* first) {
+      p.splits = splits;
       check(
-          group, text("%s gates %d apart", sizes.c_str(), static_cast<int>(stride)),
+          group, text("%s %d splits, gates %d apart", sizes.c_str(), splits.count, static_cast<int>(stride)),
           [&] { return gemm_residual(p, epilogue, nullptr); }, outputs, first);
     });
+  }
+}
+
+// ---- splits ----
+
+bool all_zero(const Buffer& b) {
+  std::vector<char> bytes(static_cast<size_t>(b.bytes()));
+  must(cudaMemcpy(bytes.data(), b.data(), bytes.size(), cudaMemcpyDeviceToHost), "counters");
+  return std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
+}
+
+void check_split_stores(const Reference& r, const std::string& group, const GemmSplits& splits) {
+  const int64_t count = r.sizes().rows() * r.sizes().outputs, N = r.sizes().outputs;
+  for (const Activation activation : {Activation::none, Activation::gelu})
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::e4m3}) {
+      if (!needed(r.gemm.dtype, dtype)) continue;
+      Scope scope;
+      const float scale = dtype == Dtype::e4m3 ? 0.0093f : 1.0f;
+      const bool gelu = activation == Activation::gelu;
+      const Buffer out(dtype, count);
+      const std::vector<Output> outputs{{"out", out, N, StoreWant{r.c, r.error, gelu, scale, r.gemm.dtype}}};
+      const StoreEpilogue epilogue{activation, dtype, out.data(), upload(std::vector<float>{scale})};
+      each_tile(r, [&](Gemm p, const std::string& sizes, Baselines* first) {
+        p.splits = splits, p.steady = true;
+        check(
+            group,
+            text("%s %d splits, %s to %s", sizes.c_str(), splits.count, gelu ? "gelu" : "none",
+                 name_of(dtype)),
+            [&] { return gemm_store(p, epilogue, nullptr); }, outputs, first);
+      });
+    }
+}
+
+// Every number of splits has its own bits, with every tile and on every run. The counters are cleared once:
+// what one product leaves, the next one finds. The sums begin as not-a-number.
+void check_splits(Dtype dtype) {
+  const std::string group = std::string("splits ") + name_of(dtype);
+  if (!wanted(group)) return;
+  std::vector<Case> cases{{2, 360, 1152, 96}, {3, 100, 520, 200}, {1, 1, 256, 8}};
+  if (!quick) cases.insert(cases.end(), {{2, 360, 4608, 1152}, {1, 4097, 320, 384}, {3, 1000, 640, 1152}});
+  for (Case s : cases) {
+    if (dtype == Dtype::e4m3) s.inputs = s.inputs / 16 * 16;
+    Scope scope;
+    const Reference r = reference_of(dtype, s, s.outputs != 200);
+    const GemmSplitBytes bytes = gemm_split_bytes(r.sizes());
+    const Buffer counters(Dtype::fp32, bytes.counters / 4), sums(Dtype::fp32, bytes.sums / 4);
+    must(cudaMemsetAsync(counters.data(), 0, bytes.counters, nullptr), "counters");
+    const int64_t steps = (s.inputs * bytes_of(dtype) + 127) / 128;
+    for (const int count : {2, 3, 4, 7}) {
+      if (count > steps || (quick && count == 3)) continue;
+      GemmSplits splits;
+      splits.count = count;
+      splits.counters = reinterpret_cast<uint32_t*>(counters.data()), splits.counters_bytes = bytes.counters;
+      check_residual(r, group, splits);
+      splits.sums = sums.data(), splits.sums_bytes = bytes.sums;
+      check_split_stores(r, group, splits);
+      const std::string what = text("%s %d splits: counters", sizes_of(r, 0).c_str(), count);
+      expect(all_zero(counters), group, what + " are not zeros afterwards");
+    }
+    for (const Buffer* b : {&counters, &sums}) {
+      std::vector<uint8_t> all(static_cast<size_t>(b->total()));
+      must(cudaMemcpy(all.data(), b->memory, all.size(), cudaMemcpyDeviceToHost), group);
+      const auto guard = [](uint8_t byte) { return byte == 0xFF; };
+      expect(std::all_of(all.begin(), all.begin() + b->front(), guard) &&
+                 std::all_of(all.begin() + b->front() + b->bytes(), all.end(), guard),
+             group, sizes_of(r, 0) + " counters or sums: written outside");
+    }
   }
 }
 
@@ -845,6 +929,20 @@ void check_refusals() {
   refused("sums of order 5", with([](Gemm& p) { p.sizes.outputs = 40; }), store, 5);
   refused("sums of order 4 with D 12", good, store, 4);
   refused("sums of order 3 with N not a multiple", with([](Gemm& p) { p.sizes.outputs = 64; }), store, 3);
+  const GemmSplitBytes need = gemm_split_bytes(good.sizes);
+  const auto with_splits = [&](auto change) {
+    return with([&](Gemm& p) {
+      p.sizes.inputs = 256;  // 4 steps
+      p.splits = {2, reinterpret_cast<uint32_t*>(a.data()), need.counters, w.data(), need.sums};
+      change(p.splits);
+    });
+  };
+  refused("no splits", with_splits([](GemmSplits& s) { s.count = 0; }), store);
+  refused("more splits than steps", with_splits([](GemmSplits& s) { s.count = 5; }), store);
+  refused("splits without counters", with_splits([](GemmSplits& s) { s.counters = nullptr; }), store);
+  refused("splits with few counters", with_splits([](GemmSplits& s) { --s.counters_bytes; }), store);
+  refused("splits without sums", with_splits([](GemmSplits& s) { s.sums = nullptr; }), store);
+  refused("splits with few sums", with_splits([](GemmSplits& s) { --s.sums_bytes; }), store);
   std::vector<uint8_t> bytes(out.total());
   must(cudaMemcpy(bytes.data(), out.memory, bytes.size(), cudaMemcpyDeviceToHost), group);
   expect(std::all_of(bytes.begin(), bytes.end(), [](uint8_t b) { return b == 0xFF; }), group,
@@ -860,6 +958,25 @@ void check_choices() {
         const int tile = choose_gemm_tile({1, rows, 1152, N}, processors);
         expect(tile >= 0 && tile < gemm_tiles(), group, "a tile that there is not");
       }
+  const auto splits = [&](int64_t rows, int64_t K, int64_t N, Dtype dtype, int want) {
+    const int got = gemm_splits({1, rows, K, N}, dtype);
+    expect(got == want, group,
+           text("%d rows, K %d, N %d in %s: expected %d splits, got %d", static_cast<int>(rows),
+                static_cast<int>(K), static_cast<int>(N), name_of(dtype), want, got));
+  };
+  splits(720, 4608, 1152, Dtype::bf16, 2), splits(720, 4608, 1152, Dtype::e4m3, 2);
+  splits(360, 4608, 1152, Dtype::bf16, 4), splits(360, 4608, 1152, Dtype::e4m3, 3);
+  splits(720, 1152, 4608, Dtype::bf16, 1), splits(720, 1152, 1152, Dtype::bf16, 1);
+  splits(7200, 4608, 1152, Dtype::bf16, 1), splits(0, 4608, 1152, Dtype::bf16, 1);
+  const auto runs = [&](int64_t batch, int64_t tokens, int64_t length, GateRuns want) {
+    expect(gate_runs({batch, tokens, 64, 64}, {length}) == want, group,
+           text("%d sequences of %d tokens, runs of %d", static_cast<int>(batch), static_cast<int>(tokens),
+                static_cast<int>(length)));
+  };
+  runs(2, 3600, 360, GateRuns::two), runs(2, 360, 0, GateRuns::two), runs(4, 256, 0, GateRuns::one);
+  runs(1, 300, 0, GateRuns::one), runs(1, 300, 128, GateRuns::one), runs(2, 300, 128, GateRuns::any);
+  runs(1, 370, 180, GateRuns::two), runs(2, 370, 180, GateRuns::any), runs(1, 720, 100, GateRuns::any);
+  runs(2, 328, 200, GateRuns::two), runs(2, 327, 200, GateRuns::any);
   for (const int order : kSumsOrders)
     for (const int64_t D : {8, 40, 384}) {
       std::vector<int> seen(order * D);
@@ -1067,7 +1184,7 @@ void check_gemms(Dtype dtype) {
     Scope scope;
     const Reference r = reference_of(dtype, s, bias);
     expect(gemm_supported(r.gemm), "choices", sizes_of(r, 0) + " not supported");
-    check_store(r), check_gate(r), check_residual(r), check_gate_of_sums(r);
+    check_store(r), check_gate(r), check_residual(r, "residual " + name), check_gate_of_sums(r);
   };
   int n = 0;
   for (Case s : kRows)
@@ -1108,6 +1225,9 @@ int main(int count, char** arguments) {
   check_streams();
   check_quantize();
   check_largest();
-  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::e4m3}) check_gemms(dtype), check_all_sums(dtype);
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::e4m3}) {
+    check_gemms(dtype), check_all_sums(dtype);
+    check_gate_runs(dtype), check_splits(dtype);
+  }
   finish();
 }

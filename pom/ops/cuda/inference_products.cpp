@@ -3,8 +3,17 @@
 #include <ATen/ATen.h>
 
 #include "pom/kernels/portable/residual_norm.h"
+#include "pom/ops/cuda/split_k.h"
 
 namespace pom::ops::cuda::sampling {
+namespace {
+
+// A gate of the tuning: tiles of one run, of two, or of any number have kernels of their own.
+const char* kind_of(kernels::GateRuns runs) {
+  return runs == kernels::GateRuns::one ? "gate" : runs == kernels::GateRuns::two ? "gate2" : "gate any";
+}
+
+}  // namespace
 
 Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m, Queue& queue) {
   const at::Tensor& weight = se.weight.values;
@@ -24,7 +33,7 @@ Rows gated(const char* op, const Rows& queries, const Matrix& se, const Means& m
   epilogue.out_dtype = p.dtype, epilogue.out = r.values.mutable_data_ptr(),
   epilogue.out_scale = floats_of(m.largest);
   const Run run = [&](const kernels::Gemm& q) { return kernels::gemm_gate(q, epilogue, queue.stream); };
-  launch(op, p, "gate", queue.stream, run, run);
+  launch(op, p, kind_of(kernels::gate_runs(p.sizes, m.runs)), queue.stream, run, run);
   r.scale = m.largest, r.scale_rows = p.sizes.tokens;
   return r;
 }
@@ -62,7 +71,9 @@ void add_gated(const char* op, at::Tensor& x, const Rows& y, const Matrix& w, co
     aside.x = scratch.mutable_data_ptr<float>();
     return kernels::gemm_residual(q, aside, queue.stream);
   };
-  launch(op, gemm_of(y, w), "residual", queue.stream, run, rehearse);
+  kernels::Gemm p = gemm_of(y, w);
+  const at::Tensor splits = split_k(p, Follows::add, x, queue.stream);
+  launch(op, p, "residual", queue.stream, run, rehearse);
 }
 
 void store(const char* op, const Rows& a, const Matrix& w, kernels::Activation activation, at::Tensor& out,
@@ -78,8 +89,9 @@ void store(const char* op, const Rows& a, const Matrix& w, kernels::Activation a
   epilogue.activation = activation, epilogue.out_dtype = dtype_of(out);
   epilogue.out = out.mutable_data_ptr(), epilogue.out_scale = out_scale;
   const Run run = [&](const kernels::Gemm& q) { return kernels::gemm_store(q, epilogue, queue.stream); };
-  launch(op, gemm_of(a, w), activation == kernels::Activation::gelu ? "gelu" : "store", queue.stream, run,
-         run);
+  kernels::Gemm p = gemm_of(a, w);
+  const at::Tensor splits = split_k(p, Follows::store, out, queue.stream);
+  launch(op, p, activation == kernels::Activation::gelu ? "gelu" : "store", queue.stream, run, run);
 }
 
 Rows hidden(const char* op, const Rows& a, const Matrix& up, const at::Tensor& weight, const Fp8& fp8,

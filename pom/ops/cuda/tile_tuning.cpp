@@ -49,14 +49,14 @@ const std::string& device_name() {  // asking takes long
 }
 
 // To be counted up when the kernels change their speed: what was measured before says nothing then.
-constexpr int kRevision = 3;
+constexpr int kRevision = 4;
 
-// "NVIDIA H200 gate bf16 4096x1152x4608 of 7, revision 3": rows, inputs, outputs, and how many tiles there
-// were to choose from.
+// "NVIDIA H200 gate bf16 4096x1152x4608 in 1 of 8, revision 4": rows, inputs, outputs, splits, and how many
+// tiles there were to choose from. Splits are not: their number depends on the sizes alone.
 std::string name_of(const kernels::Gemm& p, const char* kind) {
   return pom::detail::concat(device_name(), " ", kind, " ", dtype_name(p.dtype), " ", p.sizes.rows(), "x",
-                             p.sizes.inputs, "x", p.sizes.outputs, " of ", kernels::gemm_tiles(),
-                             ", revision ", kRevision);
+                             p.sizes.inputs, "x", p.sizes.outputs, " in ", p.splits.count, " of ",
+                             kernels::gemm_tiles(), ", revision ", kRevision);
 }
 
 std::vector<int> tiles_for(const kernels::Gemm& p) {
