@@ -3,11 +3,14 @@
 //   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -I. bench/gemm_cuda.cu
 //   pom/kernels/sm90/{gemm,scan}/*.cu pom/kernels/portable/residual_norm.cu
 //   -lcublasLt -o gemm_bench (no -lcublasLt where there is no cublasLt.h)
-//   ./gemm_bench [--alone MS] [rows ...]
-// M rows, K inputs, N outputs. Medians of interleaved repetitions after a warm-up, each of several launches
-// one behind the other as in a network, inputs and outputs rotating over three buffers; a star marks the tile
-// that choose_gemm_tile takes. With --alone a candidate has the GPU for so many milliseconds and its time
-// is that of the second half: then its clock is the one that its own power leaves it.
+//   ./gemm_bench [--alone MS] [--clips] [rows ...]
+// With --clips: a block of a stream and a whole clip in two sequences, 720 and 7,200 rows, with a gate of a
+// run for every 360 tokens. "/2" behind an epilogue: K in two splits; a plus marks the number that
+// gemm_splits takes. M rows, K inputs, N outputs. Medians of interleaved repetitions after a warm-up, each of
+// several launches one behind the other as in a network, inputs and outputs rotating over three buffers; a
+// star marks the tile that choose_gemm_tile takes. With --alone a candidate has the GPU for so many
+// milliseconds and its time is that of the second half: then its clock is the one that its own power leaves
+// it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,8 +39,9 @@ using namespace pom::kernels;
 
 constexpr int kBuffers = 3, kRepetitions = 20;
 cudaStream_t stream = nullptr;
-double alone = 0;            // milliseconds for each candidate by itself; 0: in turns
-constexpr double kHang = 5;  // seconds after which a kernel counts as hanging
+constexpr int64_t kBlockTokens = 360;  // of a block of a clip
+double alone = 0;                      // milliseconds for each candidate by itself; 0: in turns
+constexpr double kHang = 5;            // seconds after which a kernel counts as hanging
 
 void must(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
@@ -184,6 +188,7 @@ struct Inputs {
   Dtype dtype;
   void *a[kBuffers], *w, *out[kBuffers];
   float *bias, *a_scale, *w_scale;
+  GemmSplits splits;
 };
 
 #if POM_BENCH_CUBLAS
@@ -294,20 +299,23 @@ Inputs inputs_of(Memory& memory, Dtype dtype, const GemmSizes& s) {
 Gemm gemm_of(const Inputs& in, int tile, int buffer) {
   Gemm p;
   p.sizes = in.sizes, p.dtype = in.dtype, p.a = in.a[buffer], p.w = in.w, p.bias = in.bias, p.tile = tile;
+  p.splits = in.splits;
   if (in.dtype == Dtype::e4m3) p.a_scale = in.a_scale, p.w_scale = in.w_scale;
   return p;
 }
 
-void print_rows(const Inputs& in, const char* epilogue, const std::vector<Candidate>& all, double best) {
+void print_rows(const Inputs& in, const std::string& epilogue, const std::vector<Candidate>& all,
+                double best) {
   const GemmSizes s = in.sizes;
   const double work = 2e-6 * static_cast<double>(s.rows()) * s.inputs * s.outputs;
-  const int chosen = choose_gemm_tile(s, processors());
+  const int chosen = choose_gemm_tile(s, processors(), 256, in.splits.count);
   for (size_t i = 0; i < all.size(); ++i) {
     const Candidate& c = all[i];
     const bool star = i == static_cast<size_t>(chosen);
-    std::printf("%7lld %5lld %5lld  %-4s  %-8s  %-8s%c ", static_cast<long long>(s.rows()),
+    std::printf("%7lld %5lld %5lld  %-4s  %-11s  %-8s%c ", static_cast<long long>(s.rows()),
                 static_cast<long long>(s.outputs), static_cast<long long>(s.inputs),
-                in.dtype == Dtype::e4m3 ? "e4m3" : "bf16", epilogue, c.name.c_str(), star ? '*' : ' ');
+                in.dtype == Dtype::e4m3 ? "e4m3" : "bf16", epilogue.c_str(), c.name.c_str(),
+                star ? '*' : ' ');
     if (c.refused) {
       std::printf("  refused\n");
       continue;
@@ -321,7 +329,7 @@ void print_rows(const Inputs& in, const char* epilogue, const std::vector<Candid
 using Run = std::function<cudaError_t(const Gemm&, int buffer)>;
 
 // Every tile of a epilogue beside cuBLAS, in turn.
-void time_epilogue(const Inputs& in, const char* epilogue, const Cublas& cublas, int algorithm,
+void time_epilogue(const Inputs& in, const std::string& epilogue, const Cublas& cublas, int algorithm,
                    const Run& run) {
   std::vector<Candidate> all;
   for (int tile = 1; tile <= gemm_tiles(); ++tile) {
@@ -335,14 +343,17 @@ void time_epilogue(const Inputs& in, const char* epilogue, const Cublas& cublas,
   print_rows(in, epilogue, all, algorithm >= 0 ? all.back().microseconds : 0);
 }
 
-void time_wide(Dtype dtype, int64_t batch, int64_t tokens, int64_t d) {
+void time_wide(Dtype dtype, int64_t batch, int64_t tokens, int64_t d, int64_t run_tokens) {
   Memory memory;
   const Inputs in = inputs_of(memory, dtype, {batch, tokens, d, 4 * d});
   const Cublas cublas(in);
   const int algorithm = best_algorithm(cublas);
-  float* const H = memory.normal<float>(batch * 4 * d, 1.0f);
+  const Runs runs{run_tokens};
+  const int64_t means = run_tokens > 0 ? batch * ((tokens + run_tokens - 1) / run_tokens) : batch;
+  const GateRuns kind = gate_runs(in.sizes, runs);
+  float* const H = memory.normal<float>(means * 4 * d, 1.0f);
   float* const scales = memory.normal<float>(batch, 0.0f, 0.01f);
-  float* const partial = memory.normal<float>(sums_slots(in.sizes, {}) * 4 * d, 1.0f);
+  float* const partial = memory.normal<float>(sums_slots(in.sizes, runs) * 4 * d, 1.0f);
   const Dtype out = dtype;
   const auto store = [&](Activation activation, Dtype to) {
     return [&, activation, to](const Gemm& p, int buffer) {
@@ -351,13 +362,14 @@ void time_wide(Dtype dtype, int64_t batch, int64_t tokens, int64_t d) {
   };
   time_epilogue(in, "store", cublas, algorithm, store(Activation::none, Dtype::bf16));
   time_epilogue(in, "gelu", cublas, algorithm, store(Activation::gelu, out));
-  time_epilogue(in, "gate", cublas, algorithm, [&](const Gemm& p, int buffer) {
-    return gemm_gate(p, {{}, H, out, in.out[buffer], scales}, stream);
+  const char* const gate = kind == GateRuns::one ? "gate" : kind == GateRuns::two ? "gate2" : "gate any";
+  time_epilogue(in, gate, cublas, algorithm, [&](const Gemm& p, int buffer) {
+    return gemm_gate(p, {runs, H, out, in.out[buffer], scales}, stream);
   });
   time_epilogue(in, "sums 2", cublas, algorithm, [&](const Gemm& p, int) {
-    return gemm_sums(p, {2, {}, nullptr, partial}, stream);
+    return gemm_sums(p, {2, runs, nullptr, partial}, stream);
   });
-  FoldParams fold{in.sizes, {}, partial};
+  FoldParams fold{in.sizes, runs, partial};
   fold.H = H;
   std::vector<Candidate> alone{{"fold", [&](int) { return fold_sums(fold, stream); }}};
   measure(alone);
@@ -365,20 +377,33 @@ void time_wide(Dtype dtype, int64_t batch, int64_t tokens, int64_t d) {
               static_cast<long long>(4 * d), alone[0].microseconds);
 }
 
-void time_narrow(Dtype dtype, int64_t batch, int64_t tokens, int64_t d) {
+void time_narrow(Dtype dtype, int64_t batch, int64_t tokens, int64_t inputs, int64_t d) {
   Memory memory;
-  const Inputs in = inputs_of(memory, dtype, {batch, tokens, 4 * d, d});
+  Inputs in = inputs_of(memory, dtype, {batch, tokens, inputs, d});
   const Cublas cublas(in);
   const int algorithm = best_algorithm(cublas);
   float* x[kBuffers];
   for (float*& p : x) p = memory.normal<float>(batch * tokens * d, 1.0f);
   const float* const gate = memory.normal<float>(batch * d, 0.01f);
-  time_epilogue(in, "store", cublas, algorithm, [&](const Gemm& p, int buffer) {
-    return gemm_store(p, {Activation::none, Dtype::bf16, in.out[buffer]}, stream);
-  });
-  time_epilogue(in, "residual", cublas, algorithm, [&](const Gemm& p, int buffer) {
-    return gemm_residual(p, {x[buffer], gate, d}, stream);
-  });
+  const GemmSplitBytes need = gemm_split_bytes(in.sizes);
+  GemmSplits& splits = in.splits;
+  splits.counters = reinterpret_cast<uint32_t*>(memory.normal<float>(need.counters / 4, 1.0f));
+  splits.counters_bytes = need.counters;
+  must(cudaMemset(splits.counters, 0, need.counters), "counters");
+  splits.sums = memory.normal<float>(need.sums / 4, 1.0f), splits.sums_bytes = need.sums;
+  const int ours = gemm_splits(in.sizes, dtype);
+  for (splits.count = 1; splits.count <= (ours > 1 ? 4 : 1); ++splits.count) {
+    const auto name = [&](const char* epilogue) {
+      const std::string number = splits.count > 1 ? "/" + std::to_string(splits.count) : "";
+      return epilogue + number + (splits.count == ours && ours > 1 ? "+" : "");
+    };
+    time_epilogue(in, name("store"), cublas, algorithm, [&](const Gemm& p, int buffer) {
+      return gemm_store(p, {Activation::none, Dtype::bf16, in.out[buffer]}, stream);
+    });
+    time_epilogue(in, name("residual"), cublas, algorithm, [&](const Gemm& p, int buffer) {
+      return gemm_residual(p, {x[buffer], gate, d}, stream);
+    });
+  }
 }
 
 // ---- the passes between ----
@@ -430,23 +455,33 @@ int main(int count, char** arguments) {
   if (!gemm_device()) return std::printf("skipped: needs a GPU of compute capability 9.0\n"), 77;
   must(cudaStreamCreate(&stream), "a stream");
   std::vector<int64_t> all;
+  bool clips = false;
   for (int i = 1; i < count; ++i) {
     if (std::string(arguments[i]) == "--alone" && i + 1 < count)
       alone = std::atof(arguments[++i]);
+    else if (std::string(arguments[i]) == "--clips")
+      clips = true;
     else
       all.push_back(std::atoll(arguments[i]));
     if (!all.empty() && all.back() < 1)
-      return std::printf("usage: product_bench [--alone MS] [rows ...]\n"), 2;
+      return std::printf("usage: gemm_bench [--alone MS] [--clips] [rows ...]\n"), 2;
   }
-  if (all.empty()) all = {1024, 4096, 9216, 16384, 65536};
+  if (all.empty() && !clips) all = {1024, 4096, 9216, 16384, 65536};
   std::printf("cuBLASLt: %s\n", POM_BENCH_CUBLAS ? "the best of up to 16 algorithms" : "not found");
-  std::printf("   rows     N     K  dtype tail      tile            us  TFLOP/s  / cuBLAS\n");
+  std::printf("   rows     N     K  dtype epilogue     tile            us  TFLOP/s  / cuBLAS\n");
+  for (const int64_t tokens :
+       clips ? std::vector<int64_t>{kBlockTokens, 10 * kBlockTokens} : std::vector<int64_t>{})
+    for (const Dtype dtype : {Dtype::bf16, Dtype::e4m3}) {
+      time_wide(dtype, 2, tokens, kWidth, kBlockTokens);
+      time_narrow(dtype, 2, tokens, 4 * kWidth, kWidth);
+      time_narrow(dtype, 2, tokens, kWidth, kWidth);
+    }
   for (const int64_t rows : all) {
     const int64_t batch = rows >= 65536 || rows % 4 != 0 ? 1 : 4;
     for (const Dtype dtype : {Dtype::bf16, Dtype::e4m3}) {
       if (dtype == Dtype::e4m3 && rows < 16384) continue;
-      time_wide(dtype, batch, rows / batch, kWidth);
-      time_narrow(dtype, batch, rows / batch, kWidth);
+      time_wide(dtype, batch, rows / batch, kWidth, 0);
+      time_narrow(dtype, batch, rows / batch, 4 * kWidth, kWidth);
     }
     time_stream(batch, rows / batch, kWidth);
   }

@@ -1,6 +1,7 @@
 // The halves of blocks on a GPU with the fused products, against ATen in fp64: within twice the error of the
 // composed operations in the same dtype, in fp8 within what e4m3 rounds. Skipped without such a GPU.
 #include "tests/ops/block/seen_blocks.h"
+#include <functional>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 #include "pom/base/error.h"
 #include "pom/ops/block/inference.h"
 #include "pom/ops/composed.h"
+#include "pom/ops/cuda/graphs.h"
 
 namespace pom::ops {
 namespace {
@@ -231,6 +233,29 @@ TEST_P(GpuHalves, Linears) {
   }
 }
 
+// Where K is split a graph has counters of its own, which each of its runs finds as they should be: beside
+// another graph, and beside the same done without one.
+TEST_P(GpuHalves, InGraphs) {
+  const auto first = cuda::graphs_on(x.device()), second = cuda::graphs_on(x.device());
+  at::Tensor stream = at::empty_like(x);
+  const auto evaluate = [&] {
+    stream.copy_(x);
+    add_feed_forward(stream, modulation, up, down, gate);
+    add_feed_forward(stream, modulation, up, down, gate);
+  };
+  evaluate();
+  const at::Tensor expected = stream.clone();
+  for (int turn = 0; turn < 4; ++turn)
+    for (const auto& run :
+         {std::function<void()>([&] { first->run(0, evaluate); }),
+          std::function<void()>([&] { second->run(turn / 2, evaluate); }), std::function<void()>(evaluate)}) {
+      stream.zero_();
+      run();
+      EXPECT_TRUE(at::equal(stream, expected)) << "turn " << turn;
+    }
+  first->drop(), second->drop();
+}
+
 TEST_P(GpuHalves, NoFp8WhereThereIsNoKernel) {
   const LayerWeights weights = mixer(5);
   at::Tensor stream = x.clone();
@@ -248,7 +273,8 @@ TEST_P(GpuHalves, NoFp8WhereThereIsNoKernel) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuHalves,
                          testing::Combine(testing::Values(Case{1, 1, 64, 192}, Case{3, 7, 64, 128},
-                                                          Case{2, 257, 192, 576}, Case{5, 130, 72, 200}),
+                                                          Case{2, 257, 192, 576}, Case{5, 130, 72, 200},
+                                                          Case{2, 150, 128, 1536}),  // K in splits
                                           testing::Values(at::kBFloat16, at::kHalf)));
 
 }  // namespace

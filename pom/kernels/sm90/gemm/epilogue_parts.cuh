@@ -105,7 +105,7 @@ __device__ __forceinline__ void prepare_columns(const GemmShape& s, const TilePl
   for (int c = at.thread; c < TN; c += kWarpgroup) {
     const int column = at.column + c;
     const bool inside = column < s.columns;
-    at.shared[c] = inside && f.bias && at.first ? factor * __ldg(f.bias + column) : 0;
+    at.shared[c] = inside && f.bias && at.biased ? factor * __ldg(f.bias + column) : 0;
     if constexpr (kScaled<typename Traits::In>)
       at.shared[TN + c] = inside ? factor * __ldg(f.w_scale + column) : 1;
     if (own) at.shared[2 * TN + c] = inside ? own_factor * own[column] : 0;

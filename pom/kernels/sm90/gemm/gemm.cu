@@ -122,7 +122,7 @@ GemmTile gemm_tile(int index) {
 
 // The longest share of any processor in units of work; a narrow tile pays more for its loads. A tile on which
 // both warpgroups work has nothing to hide its epilogue behind.
-int choose_gemm_tile(const GemmSizes& s, int count, int widest) {
+int choose_gemm_tile(const GemmSizes& s, int count, int widest, int splits) {
   int best = 1;
   double least = 0;
   for (int i = 0; i < gemm_tiles(); ++i) {
@@ -130,7 +130,7 @@ int choose_gemm_tile(const GemmSizes& s, int count, int widest) {
     if (t.columns > widest || !gemm_tile_fits(s, i)) continue;
     const int64_t rows = (s.rows() + t.above * t.rows - 1) / (t.above * t.rows);
     const int64_t tiles = rows * ((s.outputs + t.beside * t.columns - 1) / (t.beside * t.columns));
-    const int64_t slots = std::max(1, count / (t.above * t.beside));
+    const int64_t slots = std::max(1, count / (t.above * t.beside * std::max(1, splits)));
     const double turns = static_cast<double>((tiles + slots - 1) / slots);
     const double bare = t.columns > 192 ? 64 * (turns - 1) : 0;
     const double cost = t.rows * (turns * (t.columns + 24.0) + bare);
@@ -143,8 +143,8 @@ bool gemm_tile_fits(const GemmSizes& s, int index) {
   return s.outputs % 32 == 0 || kTiles[index].columns % 32 != 0;
 }
 
-int tile_of(const Gemm& p, bool dealt, int widest) {
-  if (p.tile <= 0) return choose_gemm_tile(p.sizes, processors(), std::min(widest, 256));
+int tile_of(const Gemm& p, bool dealt, int widest, int splits) {
+  if (p.tile <= 0) return choose_gemm_tile(p.sizes, processors(), widest, splits);
   if (p.tile > gemm_tiles()) return -1;
   if (kTiles[p.tile - 1].columns > widest) return kWidestInTurns;
   return !dealt || gemm_tile_fits(p.sizes, p.tile - 1) ? p.tile - 1 : -1;

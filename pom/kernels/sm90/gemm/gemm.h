@@ -60,8 +60,8 @@ struct GemmTile {
 int gemm_tiles();
 GemmTile gemm_tile(int index);
 bool gemm_tile_fits(const GemmSizes& sizes, int index);  // N a multiple of 32 but for one of them
-// An index; of tiles at most so wide.
-int choose_gemm_tile(const GemmSizes& sizes, int processors, int widest = 256);
+// An index; of tiles at most so wide, for a product in so many splits.
+int choose_gemm_tile(const GemmSizes& sizes, int processors, int widest = 256, int splits = 1);
 
 // In how many splits a product back to the width should go, 1: in none.
 int gemm_splits(const GemmSizes& sizes, Dtype dtype);

@@ -72,11 +72,11 @@ struct GemmTraits {
 
 // Where a warpgroup's tile, or its half of one, lies and what a thread holds of it: 64 MM rows.
 struct TilePlace {
-  int row, column;    // of the tile
-  int thread;         // of the warpgroup
-  int group;          // which of the two warpgroups
-  float* shared;      // (kEpilogueRows, TN) floats of the warpgroup: first what prepare() left there
-  bool first = true;  // the first of a tile's splits, or the only one
+  int row, column;     // of the tile
+  int thread;          // of the warpgroup
+  int group;           // which of the two warpgroups
+  float* shared;       // (kEpilogueRows, TN) floats of the warpgroup: first what prepare() left there
+  bool biased = true;  // whether what follows has the bias: of splits with a result each, the first
 
   __device__ int warp() const { return thread / 32; }
   __device__ int quad() const { return thread % 4; }
@@ -340,7 +340,7 @@ __device__ __forceinline__ void compute_tiles(const GemmShape& s, const Share& s
     place.row = cluster.row(s, tile) + (kTogether ? 64 * Traits::MM * group : 0);
     place.column = cluster.column(s, tile);
     place.thread = threadIdx.x % kWarpgroup, place.group = group, place.shared = plan.epilogue(group);
-    place.first = joins == Joins::none || share.split == 0;
+    place.biased = joins != Joins::results || share.split == 0;
     place.sync();  // the epilogue before has read its part of shared memory
     if (place.row < s.rows && place.column < s.columns) Epilogue::template prepare<Traits>(s, place, params);
     float acc[Traits::MM][Traits::TN / 2];
@@ -481,7 +481,7 @@ inline bool aligned_to(const void* p, uintptr_t bytes) {
 // The tile asked for, or the best for the sizes, of at most `widest` columns; an index. One asked for that is
 // wider is the widest of them. -1 where the sizes do not allow the one asked for.
 constexpr int kAnyWidth = 1 << 30;
-int tile_of(const Gemm& gemm, bool dealt, int widest = kAnyWidth);
+int tile_of(const Gemm& gemm, bool dealt, int widest = kAnyWidth, int splits = 1);
 
 // Whether splits were asked for, and whether all that they need is there: `sums` too where the accumulators
 // are joined.

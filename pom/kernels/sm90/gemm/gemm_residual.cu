@@ -13,7 +13,7 @@ cudaError_t gemm_residual(const Gemm& p, const ResidualEpilogue& t, cudaStream_t
     const typename Epilogue::Params params{affine_of(p), t.x, t.gate, t.gate_stride,
                                            static_cast<int>(p.sizes.tokens)};
     // Any N would do for any tile; but those who choose and measure ask gemm_tile_fits().
-    return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
+    return with_tile(tile_of(p, true, kAnyWidth, p.splits.count), [&]<int TN, int Beside>() {
       using Traits = GemmTraits<In, kTileRows, TN, Beside, false>;
       return split(p) ? launch_gemm<Traits, Epilogue, Joins::results>(p, params, stream)
                       : launch_gemm<Traits, Epilogue>(p, params, stream);

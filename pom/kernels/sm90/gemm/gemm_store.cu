@@ -9,9 +9,10 @@ cudaError_t store_in(const Gemm& p, const StoreEpilogue& t, cudaStream_t stream)
   const typename Epilogue::Params params{affine_of(p), static_cast<Out*>(t.out),
                                          static_cast<Wide<In>*>(t.before), t.out_scale,
                                          t.activation == Activation::gelu};
-  return with_tile(tile_of(p, true), [&]<int TN, int Beside>() {
-    return launch_gemm<DealtTraits<In, TN, Beside>, Epilogue, joins>(p, params, stream);
-  });
+  return with_tile(tile_of(p, true, kAnyWidth, joins == Joins::none ? 1 : p.splits.count),
+                   [&]<int TN, int Beside>() {
+                     return launch_gemm<DealtTraits<In, TN, Beside>, Epilogue, joins>(p, params, stream);
+                   });
 }
 
 template <class In, class Out>
