@@ -35,7 +35,7 @@ KEPT = BUILD / "gpu"  # what the items came to, and what they wrote
 HERE = KEPT.relative_to(ROOT)  # the same for commands that reports repeat: they run in the root
 # Groups of the kernels' tests that go under compute-sanitizer; "": all of a program that is short.
 SANITIZED = {
-    "gemm_cuda": ["sums bf16", "gate e4m3"],
+    "gemm_cuda": ["sums bf16", "gate e4m3", "runs of a gate bf16", "splits bf16"],
     "gemm_backward_cuda": [""],
     "few_rows_gemm_cuda": [""],
     "scan_cuda": ["mix bf16"],
