@@ -562,7 +562,7 @@ void check_gate(const Reference& r) {
 void check_gate_runs(Dtype dtype) {
   const std::string group = std::string("runs of a gate ") + name_of(dtype);
   if (!wanted(group)) return;
-  for (const Case& s : {Case{3, 360, 80, 96}, {3, 720, 64, 288}, {1, 720, 208, 200}, {5, 200, 64, 32}})
+  for (const Case& s : {Case{3, 360, 80, 96}, {3, 720, 32, 160}, {1, 720, 208, 200}, {5, 200, 64, 32}})
     for (const bool bias : {true, false}) {
       if (quick && !bias) continue;
       Scope scope;
