@@ -376,10 +376,10 @@ def bench(words: Callable[[Machine], list[object] | Result], limit: float) -> It
     return item
 
 
-def kernel_bench(source: Path) -> Callable[[Machine], list[object] | Result]:
+def kernel_bench(source: Path, *flags: str) -> Callable[[Machine], list[object] | Result]:
     def words(machine: Machine) -> list[object] | Result:
         program = program_of(source, machine)
-        return program if isinstance(program, Result) else [program]
+        return program if isinstance(program, Result) else [program, *flags]
 
     return words
 
@@ -414,6 +414,7 @@ def items() -> dict[str, Item]:
                 found[f"sanitizer/{name}"] = sanitizer(tool, source, group)
     for source in sorted((ROOT / "bench").glob("*_cuda.cu")):
         found[f"bench/{source.stem}"] = bench(kernel_bench(source), 300)
+    found["bench/gemm_cuda-clips"] = bench(kernel_bench(ROOT / "bench" / "gemm_cuda.cu", "--clips"), 300)
     found["bench/figure1"] = bench(pom_bench("figure1", folder="figure1"), 590)
     found["bench/figure1-fp8"] = bench(
         pom_bench("figure1", "--dtype", "fp8", "--tokens", "1024,4096,16384", folder="figure1-fp8"), 300
