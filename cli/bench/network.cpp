@@ -19,6 +19,7 @@
 #include "pom/models/dipom.h"
 #include "pom/models/vdipom.h"
 #include "pom/ops/cuda/graphs.h"
+#include "pom/ops/weight_copies.h"
 #include "pom/train/device.h"
 #include "pom/train/optimizer.h"
 
@@ -118,11 +119,13 @@ struct Trainee::Impl {
       const at::NoGradGuard no_grad;
       for (at::Tensor& values : network().parameters()) randomise(values);
     }
+    parameters.emplace(train::named_parameters(network()), train::forward_names(config));
+    if (device.is_cuda() && options.precision == "bf16")
+      copies = std::make_unique<ops::WeightCopies>(parameters->values(), parameters->tensors());
     if (!options.update) return;
-    check(!config.video(), "bench: update: expected a network of images, got one of clips");
-    parameters.emplace(images);
     shares.emplace(*parameters, parallel::Ranks(), /*divided=*/false, /*whole_matrices=*/false);
-    optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0}, *shares);
+    optimizer.emplace(*parameters, train::OptimizerConfig{.clip = 0}, *shares, /*one_by_one=*/false,
+                      copies.get());
   }
 
   torch::nn::Module& network() {
@@ -146,7 +149,7 @@ struct Trainee::Impl {
   }
 
   void gradients(const Batch& b) {
-    if (parameters)
+    if (optimizer)
       parameters->gradients().zero_();
     else
       network().zero_grad();
@@ -206,6 +209,7 @@ struct Trainee::Impl {
   Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;
+  std::unique_ptr<ops::WeightCopies> copies;  // which the update writes, as the learner's does
   std::optional<train::Shares> shares;
   std::optional<train::Optimizer> optimizer;
   std::int64_t updates = 0;

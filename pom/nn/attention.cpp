@@ -3,6 +3,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/block/lowered_linear.h"
 
 namespace pom::nn {
 
@@ -15,7 +16,8 @@ AttentionImpl::AttentionImpl(std::int64_t dim, std::int64_t heads) : heads_(head
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x) {
-  return proj->forward(attend(qkv->forward(x), heads_));
+  const at::Tensor mixed = attend(ops::lowered_linear(x, qkv->weight, qkv->bias), heads_);
+  return ops::lowered_linear(mixed, proj->weight, proj->bias);
 }
 
 at::Tensor attend(const at::Tensor& qkv, std::int64_t heads) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/block/lowered_linear.h"
 
 namespace pom::nn {
 
@@ -19,9 +20,10 @@ CrossAttentionImpl::CrossAttentionImpl(std::int64_t dim, std::int64_t heads) : h
 
 at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context,
                                        const at::Tensor& keys) {
-  const std::vector<at::Tensor> both = kv->forward(context).chunk(2, -1);
+  const std::vector<at::Tensor> both = ops::lowered_linear(context, kv->weight, kv->bias).chunk(2, -1);
   const at::Tensor visible = keys.defined() ? keys.unsqueeze(1).unsqueeze(1) : keys;  // (B, 1, 1, L)
-  return proj->forward(attend(q->forward(x), both[0], both[1], heads_, visible));
+  const at::Tensor queries = ops::lowered_linear(x, q->weight, q->bias);
+  return ops::lowered_linear(attend(queries, both[0], both[1], heads_, visible), proj->weight, proj->bias);
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::int64_t heads,

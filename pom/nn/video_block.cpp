@@ -4,6 +4,7 @@
 #include <torch/nn/modules/activation.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/block/lowered_linear.h"
 #include "pom/ops/block/training.h"
 
 namespace pom::nn {
@@ -75,10 +76,12 @@ ops::ResidualStream VideoBlockImpl::mixed(const ops::ResidualStream& stream, con
     return ops::mixer_branch(stream, m, pom->weights(), pom->options().order, {.mask = mask});
   const auto [sum, x] = ops::normed(stream, m);
   if (!attn) return {.x = sum, .y = pom->forward(x, {}, mask, split)};
-  const std::vector<at::Tensor> parts = attn->qkv->forward(x).chunk(3, -1);
+  const std::vector<at::Tensor> parts =
+      ops::lowered_linear(x, attn->qkv->weight, attn->qkv->bias).chunk(3, -1);
   const at::Tensor visible =
       mask.is_full() ? mask.visible.to(at::kBool).unsqueeze(1) : materialised(mask, x.size(1), x.device());
-  return {.x = sum, .y = attn->proj->forward(attend(parts[0], parts[1], parts[2], heads_, visible))};
+  const at::Tensor y = attend(parts[0], parts[1], parts[2], heads_, visible);
+  return {.x = sum, .y = ops::lowered_linear(y, attn->proj->weight, attn->proj->bias)};
 }
 
 ops::ResidualStream VideoBlockImpl::fed_forward(const ops::ResidualStream& stream, const ops::Modulation& m) {

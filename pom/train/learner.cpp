@@ -168,7 +168,8 @@ Learner::Learner(const Recipe& recipe, const at::Device& device, const std::stri
                   divides_parameters(recipe, ranks)),
       shares_(parameters_, ranks, recipe.parallel.shard != "none", recipe.optimizer.kind == "muon"),
       layers_(layer_store()),
-      optimizer_(parameters_, recipe.optimizer, shares_, !device.is_cpu() && division_.exact),
+      copies_(weight_copies()),
+      optimizer_(parameters_, recipe.optimizer, shares_, !device.is_cpu() && division_.exact, copies_.get()),
       sum_(std::make_unique<GradientSum>(parameters_, shares_, ranks,
                                          GradientSumOptions{.exact = division_.exact,
                                                             .narrow = recipe.parallel.gradients == "bf16",
@@ -184,6 +185,12 @@ std::unique_ptr<LayerStore> Learner::layer_store() {
   auto store = std::make_unique<LayerStore>(parameters_, shares_, ranks_, device_);
   model_->set_layer_visitor(store.get());
   return store;
+}
+
+// Not of divided parameters, whose memory has the weights of one layer after another.
+std::unique_ptr<ops::WeightCopies> Learner::weight_copies() {
+  if (device_.is_cpu() || recipe_.run.precision != "bf16" || layers_) return nullptr;
+  return std::make_unique<ops::WeightCopies>(parameters_.values(), parameters_.tensors());
 }
 
 at::Tensor Learner::to_latents(const at::Tensor& pictures) const {

@@ -12,6 +12,7 @@
 #include "pom/codecs/codec.h"
 #include "pom/data/loader.h"
 #include "pom/ops/cuda/graphs.h"
+#include "pom/ops/weight_copies.h"
 #include "pom/parallel/ranks.h"
 #include "pom/train/checkpoint.h"
 #include "pom/train/division.h"
@@ -116,6 +117,7 @@ class Learner {
   at::Tensor gradient_norm();
   void fill_from_first(at::Tensor& t, const models::Weights& weights) const;
   std::unique_ptr<LayerStore> layer_store();
+  std::unique_ptr<ops::WeightCopies> weight_copies();
   void weights_changed();
   std::int64_t pieces_of_clips(const DrawKey& key) const;
   // The losses of a batch, part by part; `use` gets those of a part while its graph is there.
@@ -135,7 +137,8 @@ class Learner {
   std::unique_ptr<TrainingModel> model_;
   Parameters parameters_;
   Shares shares_;
-  std::unique_ptr<LayerStore> layers_;  // where ranks divide the parameters too
+  std::unique_ptr<LayerStore> layers_;         // where ranks divide the parameters too
+  std::unique_ptr<ops::WeightCopies> copies_;  // in bf16, where that is the precision of a GPU
   Optimizer optimizer_;
   std::unique_ptr<GradientSum> sum_;
   Objective objective_;

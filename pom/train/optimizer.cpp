@@ -38,7 +38,8 @@ void step_cpu(const Buffers& b, const AdamWNumbers& numbers) {
   });
 }
 
-bool step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale) {
+bool step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale,
+               const ops::cuda::WeightTable& copies) {
   return ops::cuda::adamw({.values = b.p,
                            .gradients = b.g,
                            .moment1 = b.m,
@@ -53,7 +54,8 @@ bool step_cuda(const Buffers& b, const AdamWNumbers& n, const at::Tensor& scale)
                            .weight_decay = n.weight_decay,
                            .correction1 = n.correction1,
                            .correction2 = n.correction2,
-                           .average_weight = n.ema_weight});
+                           .average_weight = n.ema_weight,
+                           .copies = copies});
 }
 
 // Any device and dtype, in plain operations.
@@ -67,21 +69,24 @@ void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& sc
   if (n.ema_weight > 0) b.ema.lerp_(b.p, n.ema_weight);
 }
 
-void step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale) {
-  if (step_cuda(b, numbers, scale)) return;
-  if (!b.p.is_cpu()) return step_composed(b, numbers, scale);
+// Whether the copies were written too.
+bool step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale,
+                const ops::cuda::WeightTable& copies) {
+  if (step_cuda(b, numbers, scale, copies)) return copies.parts.defined();
+  if (!b.p.is_cpu()) return step_composed(b, numbers, scale), false;
   numbers.clip_scale = scale.item<double>();
   if (b.p.scalar_type() == at::kDouble)
     step_cpu<double>(b, numbers);
   else
     step_cpu<float>(b, numbers);
+  return false;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares,
-                     bool one_by_one)
-    : parameters_(parameters), config_(config), shares_(shares) {
+                     bool one_by_one, ops::WeightCopies* copies)
+    : parameters_(parameters), config_(config), shares_(shares), copies_(copies) {
   check(config.kind == "adamw" || config.kind == "muon",
         "train: optimizer.kind: expected adamw or muon, got \"", config.kind, "\"");
   c10::NoGradGuard no_grad;
@@ -181,6 +186,7 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
     step_matrices_again(own, scale, gradients);
   else
     step_matrices(own, scale, gradients);
+  bool written = false;
   for (const OwnRange& range : shares_.own()) {
     const std::int64_t passed =  // of the range, those that muon has changed
         muon ? std::clamp<std::int64_t>(parameters_.matrices_end() - range.begin, 0, range.count) : 0;
@@ -191,9 +197,14 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
                           range.of_own(moment2),
                           range.of_own(ema),
                           std::clamp<std::int64_t>(parameters_.decayed() - range.begin, 0, range.count)};
-    step_adamw(buffers.from(passed), numbers, scale);
+    const bool all = copies_ != nullptr && !shares_.divided();
+    written = step_adamw(buffers.from(passed), numbers, scale,
+                         all ? copies_->table(passed) : ops::cuda::WeightTable());
   }
   if (!parameters_.divided()) shares_.gather(parameters_.values());
+  // Kernels and graphs, and what comes from other ranks, count as no change by themselves.
+  parameters_.values().unsafeGetTensorImpl()->bump_version();
+  if (written && !muon) copies_->written();
 }
 
 }  // namespace pom::train

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "pom/ops/cuda/graphs.h"
+#include "pom/ops/weight_copies.h"
 #include "pom/train/muon.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
@@ -20,9 +21,10 @@ class Optimizer {
  public:
   // Keeps moments and average of what is this rank's own, of which every step changes the weights; then it
   // gathers those of the others, unless the parameters are divided. `one_by_one`: muon takes each matrix by
-  // itself, because a GPU's products of several at once have other bits for other numbers of them.
+  // itself, because a GPU's products of several at once have other bits for other numbers of them. `copies`,
+  // if there are any, are those of the parameters: where a kernel takes the step, it writes them too.
   Optimizer(Parameters& parameters, const OptimizerConfig& config, const Shares& shares,
-            bool one_by_one = false);
+            bool one_by_one = false, ops::WeightCopies* copies = nullptr);
 
   // One update, the `update`-th (from 1), with gradients scaled by min(1, clip/(norm + 1e-6)). The average
   // becomes decay·average + (1 − decay)·weights, or stays where average is false. The gradients are like the
@@ -45,6 +47,7 @@ class Optimizer {
   Parameters& parameters_;
   OptimizerConfig config_;
   const Shares& shares_;
+  ops::WeightCopies* copies_;
   std::vector<OwnMatrices> matrices_;
   // On a GPU, where muon's many small products take less time than their launches: a step of all matrices as
   // a graph, and what it reads beside the parameters and the moments.

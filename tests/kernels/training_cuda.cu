@@ -1,7 +1,8 @@
 // The kernels of training against the same formulas in fp64 on the host. A program of its own, so that it
 // needs nvcc and a GPU but neither torch nor GoogleTest:
 //   nvcc -std=c++20 -O3 -arch=native -I. tests/kernels/training_cuda.cu pom/kernels/portable/mixer.cu
-//   pom/kernels/portable/modulation.cu pom/kernels/portable/adamw.cu -o training_cuda
+//   pom/kernels/portable/modulation.cu pom/kernels/portable/adamw.cu pom/kernels/portable/weight_copies.cu
+//   -o training_cuda
 //   ./training_cuda
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "pom/kernels/portable/adamw.h"
 #include "pom/kernels/portable/mixer.h"
 #include "pom/kernels/portable/modulation.h"
+#include "pom/kernels/portable/weight_copies.h"
 
 namespace {
 
@@ -95,6 +98,19 @@ class Tensor {
     std::vector<char> raw(total());
     must(cudaMemcpy(raw.data(), memory_, raw.size(), cudaMemcpyDeviceToHost), "copy from the device");
     return raw;
+  }
+  // Between the guards.
+  std::vector<char> values() const {
+    const std::vector<char> all = bytes();
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_ * bytes_of(dtype_));
+    return {begin, begin + static_cast<std::ptrdiff_t>(size_ * bytes_of(dtype_))};
+  }
+  bool guarded() const {
+    const std::vector<char> raw = bytes();
+    const size_t before = first_ * bytes_of(dtype_), after = before + size_ * bytes_of(dtype_);
+    for (size_t i = 0; i < raw.size(); ++i)
+      if ((i < before || i >= after) && raw[i] != static_cast<char>(0xFF)) return false;
+    return true;
   }
   void* data() const { return static_cast<char*>(memory_) + first_ * bytes_of(dtype_); }
   float* floats() const { return static_cast<float*>(data()); }
@@ -416,6 +432,130 @@ void check_adamw() {
       }
 }
 
+// ---- copies of weights ----
+
+// A matrix in the flat buffer with some of its copies.
+struct Copied {
+  Copied(int64_t begin, int64_t rows, int64_t columns, bool plain, bool transposed, int order)
+      : begin(begin), rows(rows), columns(columns), order(order) {
+    const auto made = [&] { return std::make_unique<Tensor>(Dtype::bf16, rows * columns, 0); };
+    if (plain) this->plain = made();
+    if (transposed) this->transposed = made();
+    if (order > 0) context = made();
+  }
+  WeightPart part() const {
+    const auto data = [](const std::unique_ptr<Tensor>& t) { return t ? t->data() : nullptr; };
+    return {begin, rows, columns, data(plain), data(transposed), data(context), order, 0};
+  }
+  void clear() const {
+    for (const auto* t : {&plain, &transposed, &context})
+      if (*t) (*t)->clear();
+  }
+  // Of the values that `p` has now, rounded on the host.
+  void check(const std::vector<char>& p, const std::string& what) const {
+    const auto bits = [&](int64_t row, int64_t column) {
+      float value;
+      std::memcpy(&value, &p[(begin + row * columns + column) * sizeof value], sizeof value);
+      uint16_t word;
+      encode(Dtype::bf16, value, &word);
+      return word;
+    };
+    const auto compare = [&](const std::unique_ptr<Tensor>& t, const char* form, const auto& want) {
+      if (!t) return;
+      const std::vector<char> got = t->values();
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < rows * columns; ++i) {
+        uint16_t word;
+        std::memcpy(&word, &got[i * sizeof word], sizeof word);
+        wrong += word != want(i);
+      }
+      expect(wrong == 0, what + " " + form + ": " + std::to_string(wrong) + " values are wrong");
+      expect(t->guarded(), what + " " + form + ": written outside");
+    };
+    compare(plain, "plain", [&](int64_t i) { return bits(i / columns, i % columns); });
+    compare(transposed, "transposed", [&](int64_t i) { return bits(i % rows, i / rows); });
+    compare(context, "context", [&](int64_t i) {  // of 32 features the first factors, the second ones, …
+      const int64_t r = i / columns, unit = r / (32 * order), factor = r / 32 % order;
+      return bits(factor * (rows / order) + unit * 32 + r % 32, i % columns);
+    });
+  }
+
+  int64_t begin, rows, columns;
+  int order;
+  std::unique_ptr<Tensor> plain, transposed, context;
+};
+
+// The table on the device.
+class Table {
+ public:
+  explicit Table(std::vector<WeightPart> parts) : count_(static_cast<int>(parts.size())) {
+    tiles_ = number_tiles(parts);
+    must(cudaMalloc(&memory_, parts.size() * sizeof(WeightPart)), "cudaMalloc");
+    must(cudaMemcpy(memory_, parts.data(), parts.size() * sizeof(WeightPart), cudaMemcpyHostToDevice),
+         "table");
+  }
+  ~Table() { cudaFree(memory_); }
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+  WeightParts parts() const { return {static_cast<const WeightPart*>(memory_), count_, tiles_}; }
+
+ private:
+  void* memory_ = nullptr;
+  int count_;
+  int64_t tiles_;
+};
+
+// The same bits as without copies, whose values are those of the weights.
+void check_copies() {
+  for (int shift : {0, 1}) {
+    std::vector<Copied> matrices;
+    matrices.emplace_back(0, 192, 72, true, true, 2);      // tiles that end within
+    matrices.emplace_back(14336, 64, 64, false, true, 0);  // one tile
+    matrices.emplace_back(18432, 96, 40, true, false, 3);
+    matrices.emplace_back(22529, 35, 10, true, true, 0);  // not aligned, odd
+    matrices.emplace_back(22879, 33, 130, true, false, 0);
+    constexpr int64_t n = 40'003;
+    std::vector<WeightPart> parts, alone;
+    int64_t at = 0;
+    const auto until = [&](int64_t end) {
+      if (end > at) parts.push_back({at, end - at});
+    };
+    for (const Copied& m : matrices) {
+      until(m.begin);
+      parts.push_back(m.part()), alone.push_back(m.part());
+      at = m.begin + m.rows * m.columns;
+    }
+    until(n);
+    const Table table(parts), table_alone(alone);
+    Tensor g(Dtype::fp32, n, shift), clip(Dtype::fp32, 1, 0);
+    g.draw(1), clip.draw(0.1, 0.5);
+    std::vector<std::vector<char>> results[2];
+    const std::mt19937_64 seed = generator;
+    for (bool copies : {false, true}) {
+      generator = seed;
+      Tensor p(Dtype::fp32, n, shift), m(Dtype::fp32, n, shift), v(Dtype::fp32, n, shift);
+      Tensor ema(Dtype::fp32, n, shift);
+      p.draw(1), m.draw(0.1), v.draw(0.01, 0.1), ema.draw(1);
+      AdamWParams a{p.floats(), g.floats(), m.floats(), v.floats(), ema.floats(), n, n / 3};
+      a.lr = 1e-2, a.weight_decay = 0.1, a.ema_decay = 0.9, a.clip_scale = clip.floats();
+      a.bias_correction1 = 0.1, a.bias_correction2 = 1e-3;
+      if (copies) a.weights = table.parts();
+      must(adamw(a, nullptr), "adamw");
+      for (const Tensor* t : {&p, &m, &v, &ema}) results[copies].push_back(t->bytes());
+      if (!copies) continue;
+      const std::string what = std::string("copies") + (shift ? " unaligned" : "");
+      const std::vector<char> values = p.values();
+      for (size_t i = 0; i < matrices.size(); ++i)
+        matrices[i].check(values, what + " of adamw, matrix " + std::to_string(i));
+      for (const Copied& each : matrices) each.clear();
+      must(lower_weights({p.floats(), table_alone.parts()}, nullptr), "lower_weights");
+      for (size_t i = 0; i < matrices.size(); ++i)
+        matrices[i].check(values, what + " alone, matrix " + std::to_string(i));
+    }
+    expect(results[0] == results[1], "adamw: other bits with copies");
+  }
+}
+
 void refuse() {
   MixerSizes s{Dtype::bf16, 1, 1, 1, 4, kMaxMixerOrder + 1};
   expect(mixer_gate({s, nullptr, nullptr, nullptr}, nullptr) == cudaErrorInvalidValue, "order 17 is refused");
@@ -514,6 +654,7 @@ int main(int count, char**) {
   check_mixer();
   check_rows();
   check_adamw();
+  check_copies();
   refuse();
   must(cudaDeviceSynchronize(), "the end");
   std::printf("%d passed, %d failed\n", passed, failed);

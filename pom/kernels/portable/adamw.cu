@@ -1,10 +1,11 @@
 // Bandwidth alone counts: five buffers read, four written. A thread takes four values at a time where the
 // buffers are aligned for it; the values past the last four, or all of unaligned buffers, go one by one.
+// With copies of weights blocks take the tiles of weight_parts.cuh, with the same arithmetic.
 #include <algorithm>
 #include <cmath>
 
-#include "pom/kernels/common/columns.cuh"
 #include "pom/kernels/portable/adamw.h"
+#include "pom/kernels/portable/weight_parts.cuh"
 
 namespace pom::kernels {
 namespace {
@@ -16,9 +17,10 @@ struct Step {
   float kept, beta1, grow1, beta2, grow2, rate, inverse_root2, eps, ema_weight;
 };
 
+// p: the new values.
 template <int V>
-__device__ __forceinline__ void step(const Step& a, int64_t at, float clip) {
-  float p[V], g[V], m[V], v[V], ema[V];
+__device__ __forceinline__ void step(const Step& a, int64_t at, float clip, float (&p)[V]) {
+  float g[V], m[V], v[V], ema[V];
   load_values<V>(a.p + at, p);
   load_values<V>(a.g + at, g);
   load_values<V>(a.m + at, m);
@@ -44,8 +46,26 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const Step a) {
   const float clip = a.clip_scale ? *a.clip_scale : 1.0f;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads, whole = a.n / V * V;
-  for (int64_t at = thread * V; at < whole; at += threads * V) step<V>(a, at, clip);
-  if (whole + thread < a.n) step<1>(a, whole + thread, clip);
+  for (int64_t at = thread * V; at < whole; at += threads * V) {
+    float p[V];
+    step<V>(a, at, clip, p);
+  }
+  float p[1];
+  if (whole + thread < a.n) step<1>(a, whole + thread, clip, p);
+}
+
+struct Stepped {
+  const Step& a;
+  float clip;
+  template <int V>
+  __device__ __forceinline__ void operator()(int64_t at, float (&values)[V]) const {
+    step<V>(a, at, clip, values);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    adamw_copies_kernel(const Step a, const WeightParts w, bool wide) {
+  weight_tile(w, wide, Stepped{a, a.clip_scale ? *a.clip_scale : 1.0f});
 }
 
 }  // namespace
@@ -66,6 +86,12 @@ cudaError_t adamw(const AdamWParams& params, cudaStream_t stream) {
   constexpr int64_t kMostBlocks = 132 * 16;  // a few waves of any GPU; the loop strides over the rest
   const bool wide =
       aligned(a.p, 16) && aligned(a.g, 16) && aligned(a.m, 16) && aligned(a.v, 16) && aligned(a.ema, 16);
+  if (params.weights.count > 0) {
+    if (!launchable(params.weights)) return cudaErrorInvalidValue;
+    adamw_copies_kernel<<<static_cast<unsigned>(params.weights.tiles), kThreads, 0, stream>>>(
+        a, params.weights, wide);
+    return cudaGetLastError();
+  }
   const int64_t each = kThreads * (wide ? 4 : 1);
   const unsigned blocks = static_cast<unsigned>(std::min((a.n + each - 1) / each, kMostBlocks));
   if (wide)

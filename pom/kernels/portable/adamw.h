@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cuda_runtime_api.h>
 
+#include "pom/kernels/portable/weight_copies.h"
+
 namespace pom::kernels {
 
 // As torch.optim.AdamW: g is times *clip_scale; p -= lr wd p; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
@@ -19,6 +21,7 @@ struct AdamWParams {
   double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^step
   const float* clip_scale = nullptr;  // one value on the device, so that nobody waits; null: 1
   double ema_decay = 0;               // 1: the average stays as it is
+  WeightParts weights;                // with parts: these are stepped, which have all of p but padding
 };
 cudaError_t adamw(const AdamWParams& params, cudaStream_t stream);
 

@@ -13,6 +13,7 @@
 
 #include "pom/base/error.h"
 #include "pom/ops/cuda/prepared_weights.h"
+#include "pom/ops/weight_copies.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -85,6 +86,7 @@ class Evaluations final : public GraphedEvaluations {
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) return run_first(key, evaluate);
     if (found->second == nullptr) return run_once(evaluate);
+    if (!prepared_) ops::WeightCopies::refresh_all();  // which the graph reads and does not look at
     found->second->replay();
   }
 

@@ -26,7 +26,9 @@ class GraphedEvaluations {
 };
 
 // Of weights that never change the copies for the kernels are kept here; of those that do (in place) they are
-// made in every evaluation. Null where the device has no CUDA, or the build no kernels.
+// made in every evaluation, but for those that the owner of the weights keeps (pom/ops/weight_copies.h),
+// which are as new as the weights whenever a graph starts. Null where the device has no CUDA, or the build no
+// kernels.
 enum class GraphWeights { frozen, changing };
 std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device device,
                                               GraphWeights weights = GraphWeights::frozen);

@@ -96,17 +96,18 @@ at::Tensor over_all(const Problem& p, const at::Tensor& dH) {
 
 // The two halves of the forward, with what the backward needs of them.
 Context all_context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w,
-                    cudaStream_t stream) {
+                    const at::Tensor& ho_context, cudaStream_t stream) {
   if (!problem.visible.defined())
-    if (const auto made = context_gemm(xc.contiguous(), w.ho_weight, w.ho_bias, problem.order, stream))
+    if (const auto made =
+            context_gemm(xc.contiguous(), w.ho_weight, w.ho_bias, problem.order, stream, ho_context))
       return *made;
   at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias);
   if (problem.visible.defined()) ho.masked_fill_(unseen(problem), 0);
   return {ho, means(sizes_of(problem, ho, ho), ho, stream)};
 }
 Context context(const Problem& problem, const at::Tensor& xc, const LayerWeights& w,
-                const BetweenMeans* between, cudaStream_t stream) {
-  const Context all = all_context(problem, in_blocks(problem, xc), w, stream);
+                const BetweenMeans* between, const at::Tensor& ho_context, cudaStream_t stream) {
+  const Context all = all_context(problem, in_blocks(problem, xc), w, ho_context, stream);
   return {all.ho, between ? (*between)(all.H).contiguous() : over_seen(problem, all.H)};
 }
 Queries queries(const Problem& problem, const at::Tensor& xq, const LayerWeights& w, const Context& context,
@@ -197,9 +198,10 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at
 }
 
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& w, Saved* saved, const BetweenMeans* between) {
+                         const LayerWeights& w, Saved* saved, const BetweenMeans* between,
+                         const LayerCopies& copies) {
   const OnDevice device(xq);
-  const Context c = context(problem, xc, w, between, device.stream());
+  const Context c = context(problem, xc, w, between, copies.ho_context, device.stream());
   const Queries q = queries(problem, in_blocks(problem, xq), w, c, device.stream());
   const auto wide = [&](const at::Tensor& x, const at::Tensor& like) {
     return x.view({like.size(0), like.size(1), problem.kD()});
@@ -210,13 +212,14 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
 
 ProjectionGradients projection_gradients(const Problem& problem, const at::Tensor& dout,
                                          const at::Tensor& ag_weight, const Saved& saved, bool for_weights,
-                                         const BetweenMeans* between) {
+                                         const BetweenMeans* between, const LayerCopies& copies) {
   const OnDevice device(dout);
   const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
   const kernels::MixerSizes s = sizes_of(problem, ho, se);
   const cudaStream_t stream = device.stream();
   const at::Tensor dense = in_blocks(problem, dout.contiguous());
-  std::optional<GateGradients> q = gate_backward_gemm(dense, ag_weight, se, saved.H, for_weights, stream);
+  std::optional<GateGradients> q =
+      gate_backward_gemm(dense, ag_weight, se, saved.H, for_weights, stream, copies.ag_transposed);
   if (!q) q = gate_backward(s, rows(dense).mm(ag_weight), se, saved.H, for_weights, stream);
   const at::Tensor dmeans = between ? (*between)(q->dH).contiguous() : over_all(problem, q->dH);
   const ContextGradients c = means_backward(problem, s, ho, dmeans, for_weights, stream);

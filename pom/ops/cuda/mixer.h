@@ -26,12 +26,18 @@ struct Gradients {
 at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se);
 std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
                                                 const at::Tensor& ho, const at::Tensor& se);
+// Weights in other forms, where the caller has them; else they are made where a kernel wants them.
+struct LayerCopies {
+  at::Tensor ho_context;     // rows in the context's order
+  at::Tensor ag_transposed;  // (kD, d)
+};
 // Where other ranks have tokens of the same sequences: from the means over the tokens here, of each sequence
 // or block, (S, kD) in fp32, to those over what its queries see, H; in the backward pass from the gradients
 // of H to those of the means.
 using BetweenMeans = std::function<at::Tensor(const at::Tensor&)>;
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& weights, Saved* saved, const BetweenMeans* between = nullptr);
+                         const LayerWeights& weights, Saved* saved, const BetweenMeans* between = nullptr,
+                         const LayerCopies& copies = {});
 Gradients layer_backward(const Problem& problem, const at::Tensor& dout, const at::Tensor& xq,
                          const at::Tensor& xc, const LayerWeights& weights, const Saved& saved, bool need_x,
                          bool need_w, const BetweenMeans* between = nullptr);
@@ -45,6 +51,7 @@ struct ProjectionGradients {
 // `for_weights`: with what only the gradients of weights need.
 ProjectionGradients projection_gradients(const Problem& problem, const at::Tensor& dout,
                                          const at::Tensor& ag_weight, const Saved& saved, bool for_weights,
-                                         const BetweenMeans* between = nullptr);
+                                         const BetweenMeans* between = nullptr,
+                                         const LayerCopies& copies = {});
 
 }  // namespace pom::ops::cuda

@@ -10,6 +10,7 @@
 #include "pom/ops/cuda/noise.h"
 #include "pom/ops/cuda/optimizer.h"
 #include "pom/ops/cuda/span_attention.h"
+#include "pom/ops/cuda/weight_copies.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -107,7 +108,7 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem&, const at::Tensor
   absent("mixer_backward");
 }
 at::Tensor layer_forward(const Problem&, const at::Tensor&, const at::Tensor&, const LayerWeights&, Saved*,
-                         const BetweenMeans*) {
+                         const BetweenMeans*, const LayerCopies&) {
   absent("mixer_layer");
 }
 Gradients layer_backward(const Problem&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -126,7 +127,7 @@ bool stack_step(at::Tensor&, std::span<const SteppedBlock>, const at::Tensor&, a
   return false;
 }
 
-// ---- graphs.h, noise.h, optimizer.h, device.h ----
+// ---- graphs.h, noise.h, optimizer.h, weight_copies.h, device.h ----
 
 std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device, GraphWeights) {
   return nullptr;
@@ -135,6 +136,18 @@ std::optional<at::Tensor> normal_noise(const NoiseKey&, const at::Tensor&, std::
   return {};
 }
 bool adamw(const AdamW&) {
+  return false;
+}
+WeightTable table_of(const std::vector<CopiedMatrix>&, std::int64_t, std::int64_t, c10::Device) {
+  return {};
+}
+WeightTable table_of(const std::vector<CopiedMatrix>&, c10::Device) {
+  return {};
+}
+bool lower_weights(const at::Tensor&, const WeightTable&) {
+  return false;
+}
+bool capturing(c10::Device) {
   return false;
 }
 std::int64_t free_bytes(c10::Device) {

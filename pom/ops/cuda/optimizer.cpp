@@ -2,6 +2,7 @@
 
 #include "pom/kernels/portable/adamw.h"
 #include "pom/ops/cuda/launch.h"
+#include "pom/ops/cuda/weight_parts.h"
 
 namespace pom::ops::cuda {
 
@@ -23,7 +24,8 @@ bool adamw(const AdamW& s) {
                                     .bias_correction1 = s.correction1,
                                     .bias_correction2 = s.correction2,
                                     .clip_scale = s.gradient_scale.const_data_ptr<float>(),
-                                    .ema_decay = 1 - s.average_weight};
+                                    .ema_decay = 1 - s.average_weight,
+                                    .weights = weight_parts(s.copies)};
   detail::check_launch("adamw", kernels::adamw(params, device.stream()));
   return true;
 }

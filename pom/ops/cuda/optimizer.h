@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "pom/ops/cuda/weight_copies.h"
+
 namespace pom::ops::cuda {
 
 struct AdamW {
@@ -14,6 +16,7 @@ struct AdamW {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   double correction1 = 1, correction2 = 1;  // of the moments, which begin at zero
   double average_weight = 0;                // how much of the new values the average takes
+  WeightTable copies;  // of values from the first to the last, written with them; or none
 };
 
 // Says whether it did the step: fp32 on CUDA, in a build with kernels.

@@ -15,6 +15,7 @@
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/training_gemms.h"
 #include "pom/ops/dispatcher/second_order.h"
+#include "pom/ops/weight_copies.h"
 
 namespace pom::ops::detail {
 namespace {
@@ -51,7 +52,10 @@ at::Tensor placed(const at::Tensor& t) {
 // Matrices in the dtype of the products, biases in fp32.
 variable_list lowered(at::TensorList weights, at::ScalarType dtype) {
   variable_list result;
-  for (const at::Tensor& w : weights) result.push_back(placed(w.to(w.dim() == 2 ? dtype : at::kFloat)));
+  for (const at::Tensor& w : weights) {
+    const at::Tensor copy = w.dim() == 2 ? WeightCopies::find(w, dtype, CopyForm::plain) : at::Tensor();
+    result.push_back(copy.defined() ? copy : placed(w.to(w.dim() == 2 ? dtype : at::kFloat)));
+  }
   return result;
 }
 
@@ -74,18 +78,30 @@ struct Forward {
   variable_list saved;  // for Backward
 };
 
-// ---- the products of the branches. Backward gives `dnormal` first; the weights' gradients need the norm's
-// result once more. ----
+// ---- the products of the branches. `lowered` are the weights as the products read them: those of lowered(),
+// then forms of which somebody keeps copies, else none. Backward gives `dnormal` first; the weights'
+// gradients need the norm's result once more. ----
 
 struct MixerGemms {
   static constexpr std::size_t kWeights = 5;  // context, queries, each with a bias; output
+  static constexpr std::size_t kLowered = 7;  // and the context in its order, the output transposed
+
+  static variable_list lowered(at::TensorList weights, const Told& told, const Settings& settings) {
+    variable_list w = detail::lowered(weights, settings.dtype);
+    w.push_back(told.visible.defined()
+                    ? at::Tensor()  // has no product with the sums
+                    : WeightCopies::find(weights[0], settings.dtype, CopyForm::context, settings.order));
+    w.push_back(WeightCopies::find(weights[4], settings.dtype, CopyForm::transposed));
+    return w;
+  }
 
   static Forward forward(const at::Tensor& normal, const Told& told, const variable_list& w,
                          const Settings& settings, cudaStream_t) {
     cuda::Saved saved;
     const at::Tensor& context = told.tokens.defined() ? told.tokens : normal;
     const at::Tensor y = cuda::layer_forward(problem_of(told, w, settings), in_sequences(normal, told),
-                                             context, {w[0], w[1], w[2], w[3], w[4], {}}, &saved);
+                                             context, {w[0], w[1], w[2], w[3], w[4], {}}, &saved,
+                                             /*between=*/nullptr, {w[5], w[6]});
     return {y.view(normal.sizes()), {saved.ho, saved.se, saved.H}};
   }
 
@@ -94,7 +110,8 @@ struct MixerGemms {
              const Settings& settings, at::TensorList weights, cudaStream_t)
         : weights(weights), told(told.tokens) {
       p = cuda::projection_gradients(problem_of(told, w, settings), in_sequences(dy, told), w[4],
-                                     {saved[0], saved[1], saved[2]}, /*for_weights=*/true);
+                                     {saved[0], saved[1], saved[2]}, /*for_weights=*/true,
+                                     /*between=*/nullptr, {w[5], w[6]});
       output = weight_gradient(rows(dy), p.gated, weights[4]);
       p.gated.reset();
       at::Tensor together = at::mm(p.dse, w[2]);
@@ -145,6 +162,13 @@ struct MixerGemms {
 
 struct FeedForwardGemms {
   static constexpr std::size_t kWeights = 3;  // up with its bias, down
+  static constexpr std::size_t kLowered = 4;  // and down transposed
+
+  static variable_list lowered(at::TensorList weights, const Told&, const Settings& settings) {
+    variable_list w = detail::lowered(weights, settings.dtype);
+    w.push_back(WeightCopies::find(weights[2], settings.dtype, CopyForm::transposed));
+    return w;
+  }
 
   static Forward forward(const at::Tensor& normal, const Told&, const variable_list& w, const Settings&,
                          cudaStream_t stream) {
@@ -156,7 +180,7 @@ struct FeedForwardGemms {
     Backward(const at::Tensor& dy, const Told&, const variable_list& w, const variable_list& saved,
              const Settings&, at::TensorList weights, cudaStream_t stream)
         : weights(weights) {
-      const cuda::GeluGradients g = cuda::gelu_backward_gemm(dy, w[2], saved[0], stream).value();
+      const cuda::GeluGradients g = cuda::gelu_backward_gemm(dy, w[2], saved[0], stream, w[3]).value();
       down = weight_gradient(rows(dy), rows(g.after), weights[2]);
       dbefore = g.dbefore, sums = g.sums;
       dnormal = at::mm(rows(dbefore), w[0]).view(dy.sizes());
@@ -205,7 +229,7 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
       const NormForward first = modulated_norm_forward_cuda(x, scale, shift, settings.eps, settings.dtype);
       n = {{}, first.out, first.mean, first.rstd};
     }
-    const variable_list w = lowered(weights, settings.dtype);
+    const variable_list w = Gemms::lowered(weights, told, settings);
     const Forward made = Gemms::forward(n.out, told, w, settings, device.stream());
     const at::Tensor kept = y.defined() ? at::Tensor() : n.out;  // which the plain norm does not give again
     variable_list saved{x,     y,    bias,   gate,  scale, shift, told.tokens, told.visible,
@@ -269,9 +293,9 @@ class BranchFunction : public torch::autograd::Function<BranchFunction<Gemms>> {
     const at::Tensor& rstd() const { return v[11]; }
     const at::Tensor& y_like() const { return y().defined() ? y() : normal(); }
     at::TensorList weights() const { return at::TensorList(v).slice(kFirst, Gemms::kWeights); }
-    variable_list lowered() const { return some(kFirst + Gemms::kWeights, Gemms::kWeights); }
+    variable_list lowered() const { return some(kFirst + Gemms::kWeights, Gemms::kLowered); }
     variable_list gemms() const {
-      constexpr std::size_t first = kFirst + 2 * Gemms::kWeights;
+      constexpr std::size_t first = kFirst + Gemms::kWeights + Gemms::kLowered;
       return some(first, v.size() - first);
     }
 

@@ -71,14 +71,17 @@ bool has_backward(const at::Tensor& dout, const at::Tensor& weight) {
          pays(dout.size(0) * dout.size(1), weight.size(0));
 }
 
-at::Tensor transposed(const at::Tensor& weight, cudaStream_t stream) {
+at::Tensor transposed_of(const at::Tensor& weight, const at::Tensor& there, cudaStream_t stream) {
+  if (there.defined()) return there;
   at::Tensor to = at::empty({weight.size(1), weight.size(0)}, weight.options());
   check_launch("transpose",
                kernels::transpose(
                    {weight.size(0), weight.size(1), weight.const_data_ptr(), to.mutable_data_ptr()}, stream));
   return to;
 }
-at::Tensor in_context_order(const at::Tensor& weight, std::int64_t order, cudaStream_t stream) {
+at::Tensor in_context_order(const at::Tensor& weight, std::int64_t order, const at::Tensor& there,
+                            cudaStream_t stream) {
+  if (there.defined()) return there;
   at::Tensor to = at::empty(weight.sizes(), weight.options());
   check_launch("mixer_layer", kernels::context_rows({weight.size(0), weight.size(1), weight.const_data_ptr(),
                                                      to.mutable_data_ptr()},
@@ -97,13 +100,13 @@ bool has_feed_forward_gemms(const at::Tensor& x, std::int64_t hidden, at::Scalar
 }
 
 std::optional<Context> context_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                                    std::int64_t order, cudaStream_t stream) {
+                                    std::int64_t order, cudaStream_t stream, const at::Tensor& in_order) {
   constexpr const char* op = "mixer_layer";
   const std::int64_t kD = weight.size(0), d = weight.size(1);
   if (!kernels::context_order(static_cast<int>(order), kD / order) || !has_gemm(x, d, kD) ||
       !has_weight(weight) || !pays(x.size(0) * x.size(1), d))
     return {};
-  const at::Tensor w = in_context_order(weight, order, stream), b = raised(bias);
+  const at::Tensor w = in_context_order(weight, order, in_order, stream), b = raised(bias);
   const kernels::Gemm p = gemm_of(x, w, b);
   const at::Tensor partial = floats({kernels::sums_slots(p.sizes, {}), kD}, x);
   Context r{wider(x, kD), floats({x.size(0), kD}, x)};
@@ -133,11 +136,11 @@ std::optional<Queries> gate_gemm(const at::Tensor& x, const at::Tensor& weight, 
 
 std::optional<GateGradients> gate_backward_gemm(const at::Tensor& dout, const at::Tensor& weight,
                                                 const at::Tensor& se, const at::Tensor& H, bool for_weights,
-                                                cudaStream_t stream) {
+                                                cudaStream_t stream, const at::Tensor& transposed) {
   constexpr const char* op = "mixer_layer_backward";
   if (!has_backward(dout, weight) || !aligned(se) || !aligned(H)) return {};
   const std::int64_t kD = weight.size(1);
-  const at::Tensor w = transposed(weight, stream);
+  const at::Tensor w = transposed_of(weight, transposed, stream);
   const kernels::Gemm p = gemm_of(dout, w);
   const at::Tensor partial = floats({kernels::sums_slots(p.sizes, {}), kD}, dout);
   GateGradients r{at::empty(se.sizes(), se.options()), {}, floats(H.sizes(), dout), {}};
@@ -173,9 +176,10 @@ Activated gelu_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 }
 
 std::optional<GeluGradients> gelu_backward_gemm(const at::Tensor& dout, const at::Tensor& weight,
-                                                const at::Tensor& before, cudaStream_t stream) {
+                                                const at::Tensor& before, cudaStream_t stream,
+                                                const at::Tensor& transposed) {
   if (!has_backward(dout, weight) || !aligned(before)) return {};
-  const at::Tensor w = transposed(weight, stream);
+  const at::Tensor w = transposed_of(weight, transposed, stream);
   const kernels::Gemm p = gemm_of(dout, w);
   GeluGradients r{at::empty(before.sizes(), before.options()), at::empty(before.sizes(), before.options()),
                   floats({kernels::gemm_row_tiles(p.sizes.rows()), weight.size(1)}, dout)};

@@ -1,7 +1,8 @@
 // Private to CUDA builds: training's products with what stands around them
 // (pom/kernels/sm90/gemm/gemm_backward.h, compute capability 9.0, bf16 and fp16). Each gives nothing where
 // there is no kernel, or where bringing the weights into the kernel's form would cost more than it saves: a
-// matter of sizes alone, so that a run always takes the same way. B sequences, n tokens, d width, k order, D
+// matter of sizes alone, so that a run always takes the same way. Who has the weights in that form already
+// hands them in. B sequences, n tokens, d width, k order, D
 // features of one degree.
 #pragma once
 
@@ -23,7 +24,7 @@ struct Context {
   at::Tensor ho, H;
 };
 std::optional<Context> context_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                                    std::int64_t order, cudaStream_t stream);
+                                    std::int64_t order, cudaStream_t stream, const at::Tensor& in_order = {});
 
 // se = x times the queries' weight, and sigmoid(se) H: both (B, m, kD).
 struct Queries {
@@ -40,7 +41,7 @@ struct GateGradients {
 };
 std::optional<GateGradients> gate_backward_gemm(const at::Tensor& dout, const at::Tensor& weight,
                                                 const at::Tensor& se, const at::Tensor& H, bool for_weights,
-                                                cudaStream_t stream);
+                                                cudaStream_t stream, const at::Tensor& transposed = {});
 
 // before = x times a weight (hidden, d), and its GELU; `before` only where asked for.
 struct Activated {
@@ -56,6 +57,7 @@ struct GeluGradients {
   at::Tensor sums;            // (parts, hidden), fp32
 };
 std::optional<GeluGradients> gelu_backward_gemm(const at::Tensor& dout, const at::Tensor& weight,
-                                                const at::Tensor& before, cudaStream_t stream);
+                                                const at::Tensor& before, cudaStream_t stream,
+                                                const at::Tensor& transposed = {});
 
 }  // namespace pom::ops::cuda

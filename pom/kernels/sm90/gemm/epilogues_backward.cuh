@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "pom/kernels/common/context_order.h"
 #include "pom/kernels/sm90/gemm/epilogue_parts.cuh"
 #include "pom/kernels/sm90/gemm/epilogue_sums.cuh"
 #include "pom/kernels/sm90/gemm/gemm_backward.h"
@@ -112,11 +113,6 @@ __device__ __forceinline__ void add_sequences(const Acc& acc, const GemmShape& s
 }
 
 // ---- the context's forward ----
-
-// Units of 32 features: the block of factor 0, that of factor 1, and so on.
-__host__ __device__ constexpr int64_t context_row_of(int64_t r, int order, int64_t D) {
-  return r / 32 % order * D + r / (32 * order) * 32 + r % 32;
-}
 
 template <class In, int Order>
 struct ContextEpilogueOf {
