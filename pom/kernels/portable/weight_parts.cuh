@@ -47,10 +47,11 @@ __device__ __forceinline__ void write_transposed(const WeightPart& w, int64_t ro
                                                  const SharedTile& tile) {
   uint16_t* to = static_cast<uint16_t*>(w.transposed);
   const int pair = 2 * (threadIdx.x % 32);
+  const bool together = w.rows % 2 == 0 && reinterpret_cast<uintptr_t>(to) % 4 == 0;
   for (int i = threadIdx.x / 32; i < kTileSide; i += kThreads / 32) {
     if (column + i >= w.columns || row + pair >= w.rows) continue;
     uint16_t* place = to + (column + i) * w.rows + row + pair;
-    if (w.rows % 2 == 0) {
+    if (together) {
       *reinterpret_cast<uint32_t*>(place) = tile[pair][i] | static_cast<uint32_t>(tile[pair + 1][i]) << 16;
     } else {
       place[0] = tile[pair][i];
