@@ -10,6 +10,7 @@
 #include <ATen/ops/tensor.h>
 
 namespace pom::train {
+
 at::Tensor orthogonal(const at::Tensor& matrices, at::ScalarType dtype) {
   const bool tall = matrices.size(1) > matrices.size(2);  // transposed, so that x xᵀ is the smaller product
   at::Tensor x = tall ? matrices.transpose(1, 2) : matrices;
