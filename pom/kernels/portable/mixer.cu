@@ -1,17 +1,11 @@
 // Four kernels, each a pass over its tensors. Products along the degrees need the same column of every chunk,
 // so a thread of the context's kernels holds V columns of all K chunks; the gate knows no degrees and takes
 // the kD features as they come. K is a template for the common orders; kMaxMixerOrder serves the others.
-#include "pom/kernels/common/activations.cuh"
-#include "pom/kernels/common/columns.cuh"
+#include "pom/kernels/common/powers.cuh"
 #include "pom/kernels/portable/mixer.h"
 
 namespace pom::kernels {
 namespace {
-
-template <int K>  // tokens in flight in a thread: about eight loads
-constexpr int kUnrolled = K <= 2   ? 4
-                          : K <= 4 ? 2
-                                   : 1;
 
 // ---- the context ----
 
@@ -64,26 +58,6 @@ __global__ void __launch_bounds__(kThreads) means_kernel(const Context<T> a) {
     if (i < k)
       sum_groups<V>(a.tiles, p, sums[i], shared, whole ? static_cast<float>(a.tiles.tokens) : 1.0f,
                     out + i * D);
-}
-
-// One column of a token: x_i, and d_i the gradient of its p_i, give the gradient of x_i in place.
-template <class T, int K>
-__device__ __forceinline__ void differentiate(float (&x)[K], const float (&d)[K], int k) {
-  float g[K], slope[K], gemm[K];
-#pragma unroll
-  for (int i = 0; i < K; ++i) {
-    if (i >= k) break;
-    const Gelu one = summed_gelu_and_slope<T>(x[i]);
-    g[i] = one.value, slope[i] = one.slope;
-    gemm[i] = i ? gemm[i ? i - 1 : 0] * g[i] : g[i];
-  }
-  float carried = 0;  // the gradient of p_i, with what reaches it through p_{i+1}
-#pragma unroll
-  for (int i = K - 1; i >= 0; --i) {
-    if (i >= k) continue;
-    carried = i + 1 < k ? fmaf(carried, g[i + 1 < K ? i + 1 : i], d[i]) : d[i];
-    x[i] = (i ? carried * gemm[i ? i - 1 : 0] : carried) * slope[i];
-  }
 }
 
 template <class T, int K, int V>
