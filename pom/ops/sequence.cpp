@@ -260,7 +260,7 @@ bool cuda_covers(const at::Tensor& xq, const Problem& problem, const Mask& mask,
   Mask rows;
   rows.visible = mask.visible;
   if (blocks.rows() > 1) rows.block = blocks.block();
-  return xq.is_cuda() && (blocks.rows() == 1 || even) && cuda::covers(rows, {}, problem.order, xq);
+  return xq.is_cuda() && (blocks.rows() == 1 || even) && cuda::covers_whole(rows, problem.order, xq);
 }
 
 bool use_kernels(const at::Tensor& xq, const Problem& problem, const Mask& mask, const SplitTokens& split) {

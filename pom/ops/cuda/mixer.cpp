@@ -1,6 +1,6 @@
 // Rows are tokens of the whole batch, and every product is one over all of them: with its neighbours in one
 // kernel where training_gemms.h has it, else of cuBLAS, with the kernels of pom/kernels/portable/mixer.h
-// between.
+// between; under the other masks, and of packed sequences, with those of masked_mixer.h.
 #include "pom/ops/cuda/mixer.h"
 
 #include <ATen/ATen.h>
@@ -8,18 +8,25 @@
 #include "pom/kernels/portable/mixer.h"
 #include "pom/ops/block_means.h"
 #include "pom/ops/cuda/launch.h"
+#include "pom/ops/cuda/masked_mixer.h"
 #include "pom/ops/cuda/training_gemms.h"
 
 namespace pom::ops::cuda {
 namespace {
 
 // Blocks are worth sequences of their own where there are many tokens in each and not too many of them.
-bool covers_blocks(const Mask& mask, const at::Tensor& x) {
+bool whole_blocks(std::int64_t block, std::int64_t n) {
   constexpr std::int64_t least = 32, most = 512;
-  if (x.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || x.dim() != 3 || mask.block < least)
-    return false;
-  const std::int64_t n = x.size(1);
-  return n > 0 && n % mask.block == 0 && n / mask.block <= most;
+  return block >= least && n > 0 && n % block == 0 && n / block <= most;
+}
+bool covers_blocks(const Mask& mask, const at::Tensor& x) {
+  if (x.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || x.dim() != 3) return false;
+  return whole_blocks(mask.block, x.size(1));
+}
+
+// Whether this is for the kernels of masked_mixer.h.
+bool has_slots(const Problem& p) {
+  return p.packed || (p.block > 0 && (p.queries.empty() || !whole_blocks(p.block, p.queries[0])));
 }
 
 using detail::check_launch;
@@ -38,8 +45,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   const auto like_x = [&] { return std::optional<at::Tensor>(bias.to(x.scalar_type())); };
   return at::linear(x, weight, bias.defined() ? like_x() : std::nullopt).contiguous();
 }
-at::Tensor rows(const at::Tensor& x) {  // (B, n, c) -> (B n, c)
-  return x.contiguous().view({x.size(0) * x.size(1), x.size(2)});
+at::Tensor rows(const at::Tensor& x) {  // (B, n, c) or packed -> (B n, c)
+  return x.dim() == 2 ? x.contiguous() : x.contiguous().view({x.size(0) * x.size(1), x.size(2)});
 }
 
 at::Tensor means(const kernels::MixerSizes& s, const at::Tensor& ho, cudaStream_t stream) {
@@ -161,9 +168,12 @@ ContextGradients means_backward(const Problem& problem, const kernels::MixerSize
 }  // namespace
 
 bool covers(const Mask& mask, const Packing& packing, std::int64_t order, const at::Tensor& x) {
-  if (packing.packed() || order > kMaxFusedOrder || x.scalar_type() == at::kDouble) return false;
-  return mask.is_none() || (mask.is_keys() && mask.block == 0) ||
-         (!mask.visible.defined() && covers_blocks(mask, x));
+  if (order > kMaxFusedOrder || x.scalar_type() == at::kDouble) return false;
+  return !mask.visible.defined() || (mask.is_keys() && mask.block == 0 && !packing.packed());
+}
+
+bool covers_whole(const Mask& mask, std::int64_t order, const at::Tensor& x) {
+  return covers(mask, {}, order, x) && (mask.block == 0 || covers_blocks(mask, x));
 }
 
 namespace {
@@ -178,6 +188,8 @@ at::Tensor counted(const Problem& problem, const at::Tensor& ho) {
 
 at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::Tensor& se) {
   const OnDevice device(se);
+  if (has_slots(problem))
+    return masked_forward(problem, ho.contiguous(), se.contiguous(), nullptr, device.stream());
   const at::Tensor context = counted(problem, ho), queries = in_blocks(problem, se.contiguous());
   const kernels::MixerSizes s = sizes_of(problem, context, queries);
   const at::Tensor H = over_seen(problem, means(s, context, device.stream()));
@@ -187,6 +199,12 @@ at::Tensor mix_forward(const Problem& problem, const at::Tensor& ho, const at::T
 std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at::Tensor& dout,
                                                 const at::Tensor& ho, const at::Tensor& se) {
   const OnDevice device(se);
+  if (has_slots(problem)) {
+    const MaskedGradients g =
+        masked_backward(problem, dout.contiguous(), ho.contiguous(), se.contiguous(), {},
+                        /*for_weights=*/false, device.stream());
+    return {g.dho, g.dse};
+  }
   const at::Tensor context = counted(problem, ho), queries = in_blocks(problem, se.contiguous());
   const kernels::MixerSizes s = sizes_of(problem, context, queries);
   const at::Tensor H = over_seen(problem, means(s, context, device.stream()));
@@ -201,6 +219,13 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
                          const LayerWeights& w, Saved* saved, const BetweenMeans* between,
                          const LayerCopies& copies) {
   const OnDevice device(xq);
+  if (!between && has_slots(problem)) {
+    const at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias), se = linear(xq, w.se_weight, w.se_bias);
+    at::Tensor sums;
+    const at::Tensor gated = masked_forward(problem, ho, se, saved ? &sums : nullptr, device.stream());
+    if (saved) *saved = {ho, se, sums};
+    return linear(gated, w.ag_weight, w.ag_bias);
+  }
   const Context c = context(problem, xc, w, between, copies.ho_context, device.stream());
   const Queries q = queries(problem, in_blocks(problem, xq), w, c, device.stream());
   const auto wide = [&](const at::Tensor& x, const at::Tensor& like) {
@@ -214,6 +239,11 @@ ProjectionGradients projection_gradients(const Problem& problem, const at::Tenso
                                          const at::Tensor& ag_weight, const Saved& saved, bool for_weights,
                                          const BetweenMeans* between, const LayerCopies& copies) {
   const OnDevice device(dout);
+  if (!between && has_slots(problem)) {
+    const MaskedGradients g = masked_backward(problem, rows(dout).mm(ag_weight), saved.ho, saved.se, saved.H,
+                                              for_weights, device.stream());
+    return {rows(g.dho), rows(g.dse), g.dho_sums, g.dse_sums, for_weights ? rows(g.gated) : at::Tensor()};
+  }
   const at::Tensor ho = in_blocks(problem, saved.ho), se = in_blocks(problem, saved.se);
   const kernels::MixerSizes s = sizes_of(problem, ho, se);
   const cudaStream_t stream = device.stream();

@@ -1,6 +1,6 @@
-// The operator on CUDA, with gradients: products and the kernels between them. Without a mask, with one of
-// keys, or with blocks (of a window or all) that the tokens fill; the rest is composed. In a build without
-// kernels (no_cuda.cpp) nothing is covered.
+// The operator on CUDA, with gradients: products and the kernels between them. Under every mask but full
+// ones, and of packed sequences; fp64 and high orders are composed. In a build without kernels (no_cuda.cpp)
+// nothing is covered.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,14 @@ namespace pom::ops::cuda {
 
 // Whether the functions below take this. x: the queries, (B, m, any).
 bool covers(const Mask& mask, const Packing& packing, std::int64_t order, const at::Tensor& x);
+// Whether it is without a mask, with one of keys, or with blocks (of a window or all) that the tokens fill:
+// there sums of whole sequences or blocks are all that queries need, and other ranks may add theirs.
+bool covers_whole(const Mask& mask, std::int64_t order, const at::Tensor& x);
 
 // What the backward pass needs again.
 struct Saved {
   at::Tensor ho, se;  // (B, n, kD), (B, m, kD), dtype of the tokens
-  at::Tensor H;       // (B, kD), fp32; with blocks one after another, (B blocks, kD)
+  at::Tensor H;  // (B, kD), fp32; with blocks one after another, (B blocks, kD); or masked_mixer.h's sums
 };
 struct Gradients {
   at::Tensor xq, xc;  // undefined where not needed

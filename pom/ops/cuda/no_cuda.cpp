@@ -101,6 +101,9 @@ std::string fp8_refusal(c10::Device) {
 bool covers(const Mask&, const Packing&, std::int64_t, const at::Tensor&) {
   return false;
 }
+bool covers_whole(const Mask&, std::int64_t, const at::Tensor&) {
+  return false;
+}
 at::Tensor mix_forward(const Problem&, const at::Tensor&, const at::Tensor&) {
   absent("mixer");
 }

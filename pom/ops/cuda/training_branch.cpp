@@ -401,7 +401,7 @@ std::optional<ResidualStream> mixer_branch_cuda(const ResidualStream& s, const M
   const variable_list weights{w.ho_weight, w.ho_bias, w.se_weight, w.se_bias, w.ag_weight};
   const at::ScalarType dtype = branch_type(s.x);
   if (!w.ag_bias.defined() || !covered(s, m, weights, dtype, context.tokens)) return {};
-  if (!cuda::covers(context.mask, {}, order, s.x)) return {};
+  if (!cuda::covers_whole(context.mask, order, s.x)) return {};
   const std::int64_t d = s.x.size(2);
   check_linear(op, "ho", w.ho_weight, w.ho_bias, d), check_linear(op, "se", w.se_weight, w.se_bias, d);
   check_linear(op, "ag", w.ag_weight, w.ag_bias, w.se_weight.size(0));

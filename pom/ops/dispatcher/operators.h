@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -91,6 +92,11 @@ inline at::Tensor empty_part(const at::Tensor& like) {
 }
 inline at::Tensor or_empty(const at::Tensor& t, const at::Tensor& like) {
   return t.defined() ? t : empty_part(like);
+}
+inline std::vector<std::int64_t> shape_with(const at::Tensor& x, std::int64_t last) {
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = last;
+  return shape;
 }
 inline Mask mask_of(const OptTensor& mask, std::int64_t block, std::int64_t window) {
   return {tensor_of(mask), block, window};

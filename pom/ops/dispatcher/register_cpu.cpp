@@ -34,11 +34,6 @@ void check_shape(const char* op, const char* name, const at::Tensor& t,
   check(t.sizes() == at::IntArrayRef(shape) && t.scalar_type() == type, op, ": ", name, ": expected ", type,
         " of shape ", at::IntArrayRef(shape), ", got ", t.scalar_type(), " of shape ", shape_text(t));
 }
-std::vector<std::int64_t> shape_with(const at::Tensor& x, std::int64_t last) {
-  std::vector<std::int64_t> shape = x.sizes().vec();
-  shape.back() = last;
-  return shape;
-}
 
 at::Tensor mixer_cpu(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
   const Mask m = mask_of(mask, block, window);

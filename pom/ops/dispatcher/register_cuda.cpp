@@ -5,6 +5,7 @@
 
 #include "pom/base/error.h"
 #include "pom/ops/composed.h"
+#include "pom/ops/cpu/layer.h"
 #include "pom/ops/cuda/inference.h"
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/dispatcher/operators.h"
@@ -81,10 +82,8 @@ std::tuple<at::Tensor, at::Tensor> scan_cuda(const at::Tensor& x, POM_WEIGHT_ARG
 
 void require_covered(const char* op, const at::Tensor& x, std::int64_t order, POM_MASK_ARGS) {
   check(cuda::covers(mask_of(mask, block, window), packing_of(cu_q, cu_k), order, x), op,
-        ": expected no packing, no mask but of keys or of at most 512 whole blocks of 32 tokens and more, an "
-        "order "
-        "of at most ",
-        kMaxFusedOrder, " and float32, bfloat16 or float16 on CUDA");
+        ": expected any mask but a full one, an order of at most ", kMaxFusedOrder,
+        " and float32, bfloat16 or float16 on CUDA");
 }
 void check_part(const char* op, const char* name, const at::Tensor& t, at::IntArrayRef shape,
                 at::ScalarType type, const at::Tensor& x) {
@@ -124,10 +123,9 @@ Gradients8 layer_backward_cuda(const at::Tensor& dout, const at::Tensor& xq, con
   const Problem p = check_layer(op, xq, xc, w, order, mask_of(mask, block, window), packing_of(cu_q, cu_k));
   require_covered(op, xq, order, mask, block, window, cu_q, cu_k);
   check_part(op, "dout", dout, xq.sizes(), xq.scalar_type(), xq);
-  check_part(op, "ho", ho, {xc.size(0), xc.size(1), p.kD()}, xq.scalar_type(), xq);
-  check_part(op, "se", se, {xq.size(0), xq.size(1), p.kD()}, xq.scalar_type(), xq);
-  const std::int64_t sequences = xq.size(0) * (p.block > 0 ? xq.size(1) / p.block : 1);
-  check_part(op, "H", H, {sequences, p.kD()}, at::kFloat, xq);
+  check_part(op, "ho", ho, shape_with(xc, p.kD()), xq.scalar_type(), xq);
+  check_part(op, "se", se, shape_with(xq, p.kD()), xq.scalar_type(), xq);
+  check_part(op, "H", H, {cpu::saved_rows(p), p.kD()}, at::kFloat, xq);
   const cuda::Saved saved{ho.contiguous(), se.contiguous(), H.contiguous()};
   const cuda::Gradients g = cuda::layer_backward(p, dout, xq, xc, w, saved, need_x, need_w);
   return {or_empty(g.xq, xq),
