@@ -39,6 +39,7 @@ SANITIZED = {
     "gemm_backward_cuda": [""],
     "few_rows_gemm_cuda": [""],
     "scan_cuda": ["mix bf16"],
+    "masks_cuda": ["window bf16"],
     "stack_step_cuda": ["graph"],
 }
 SLOW = 200  # seconds for a run of compute-sanitizer

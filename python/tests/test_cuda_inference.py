@@ -125,19 +125,24 @@ def test_cross_mixing(dtype, strided, bias, keys):
     compare(xq, xc, oracle.draw_weights(24, 2, 2, dtype, bias), 2, mask, mask)
 
 
-@pytest.mark.parametrize("case", ["order", "width", "float32", "window", "full"])
-def test_composed_where_no_kernel_is(case):
-    """Right results, and an error where a kernel is asked for."""
+@pytest.mark.parametrize("case", ["order", "width", "float32", "window"])
+def test_kernels_between_gemms_where_they_are_not_fused(case):
+    """Causal layers that the fused GEMMs do not take."""
     dtype = torch.float32 if case == "float32" else torch.bfloat16
     k, d, n = 5 if case == "order" else 2, 20 if case == "width" else 24, 37
     x, w = oracle.draw_tokens(2, n, d, dtype), oracle.draw_weights(d, k, 1, dtype)
-    mask = plain = oracle.draw_mask("full", 2, n, n)
-    if case != "full":
-        block, window = (4, 2) if case == "window" else (1, None)
-        mask, plain = BlockCausal(block, window), oracle.block_causal(n, block, window).expand(2, -1, -1)
-    compare(x, x, w, k, mask, plain, run=layer)
+    block, window = (4, 2) if case == "window" else (1, None)
+    plain = oracle.block_causal(n, block, window).expand(2, -1, -1)
+    compare(x, x, w, k, BlockCausal(block, window), plain)
+
+
+def test_composed_where_no_kernel_is():
+    """Right results, and an error where a kernel is asked for."""
+    x, w = oracle.draw_tokens(2, 37, 24, torch.bfloat16), oracle.draw_weights(24, 2, 1, torch.bfloat16)
+    mask = oracle.draw_mask("full", 2, 37, 37)
+    compare(x, x, w, 2, mask, mask, run=layer)
     with pytest.raises(libpom.Error, match="fused was asked for"):
-        fused(on_gpu(x), on_gpu(x), on_gpu(w), k, on_gpu(mask))
+        fused(on_gpu(x), on_gpu(x), on_gpu(w), 2, on_gpu(mask))
 
 
 # Sequences that end within a tile of 128 rows, at its end, beyond it; several of them in one.

@@ -159,6 +159,115 @@ def test_masks_between_projections(case, dtype):
     compare(run, lambda ho, se: oracle.mixer(ho, se, 2, plain), tensors, dtype, case)
 
 
+# ---- masks by slots: causal ones of any blocks and windows, packed sequences ----
+
+SLOTS = {  # block, window
+    "causal": (1, None),
+    "causal, window 1": (1, 1),
+    "causal, window 5": (1, 5),
+    "causal, window 40": (1, 40),
+    "causal, long window": (1, 300),
+    "blocks of 3": (3, None),
+    "blocks of 3, window 2": (3, 2),
+    "blocks of 50": (50, None),
+    "blocks of 50, window 2": (50, 2),
+    "a block beyond the end": (999, None),
+}
+PACKED = {"none": (0, None)} | SLOTS
+LENGTHS = [5, 1, 0, 74, 331, 2]
+
+
+def mask_of(block, window):
+    return libpom.block_causal(block, window) if block else None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [(2, 1, 24), (3, 7, 24), (2, 203, 24), (1, 700, 64), (2, 50, 5)], ids=str)
+@pytest.mark.parametrize("case", SLOTS)
+def test_causal_masks(case, size, dtype):
+    b, n, d = size
+    for k in (2, 3) if n > 200 else (1, 2, 4, 7):
+        tensors = on_gpu({"x": oracle.draw_tokens(b, n, d, dtype), "w": oracle.draw_weights(d, k, 2, dtype)})
+        plain = on_gpu(oracle.block_causal(n, *SLOTS[case])).expand(b, -1, -1)
+
+        def run(x, w, k=k):
+            with libpom.force("fused"):
+                names = (w[name] for name in oracle.WEIGHTS)
+                return libpom.mixer_layer(x, x, *names, k, mask_of(*SLOTS[case]))
+
+        compare(run, lambda x, w, k=k, m=plain: oracle.layer(x, x, w, k, m), tensors, dtype, f"{case} k={k}")
+
+
+def cumulative(lengths):
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("case", PACKED)
+def test_packed(case, dtype):
+    k, d, cu = 2, 24, cumulative(LENGTHS)
+    tensors = {"x": torch.randn(sum(LENGTHS), d).to(dtype), "w": oracle.draw_weights(d, k, 2, dtype)}
+
+    def run(x, w):
+        with libpom.force("fused"):
+            return libpom.mixer_layer(
+                x, x, *(w[name] for name in oracle.WEIGHTS), k, mask_of(*PACKED[case]), cu
+            )
+
+    def reference(x, w):
+        block, window = PACKED[case]
+        visible = lambda n: on_gpu(oracle.block_causal(n, block, window)) if block else None  # noqa: E731
+        return oracle.packed_layer(x, x, w, k, cu.tolist(), cu.tolist(), visible)
+
+    compare(run, reference, on_gpu(tensors), dtype, case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_packed_cross(k, dtype):
+    """Queries and context of their own lengths, a sequence without queries, no biases."""
+    queries, keys = cumulative([3, 0, 1, 50, 7]), cumulative([9, 2, 300, 1, 64])
+    tensors = {"xq": torch.randn(61, 24).to(dtype), "xc": torch.randn(376, 24).to(dtype)}
+    tensors["w"] = oracle.draw_weights(24, k, 1, dtype, bias=False)
+
+    def run(xq, xc, w):
+        with libpom.force("fused"):
+            names = (w[name] for name in oracle.WEIGHTS)
+            return libpom.mixer_layer(xq, xc, *names, k, None, queries, keys)
+
+    def reference(xq, xc, w):
+        return oracle.packed_layer(xq, xc, w, k, queries.tolist(), keys.tolist())
+
+    compare(run, reference, on_gpu(tensors), dtype, f"k={k}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", SLOTS)
+def test_slots_between_projections(case, dtype):
+    tensors = on_gpu({"ho": torch.randn(2, 203, 21).to(dtype), "se": torch.randn(2, 203, 21).to(dtype)})
+    plain = on_gpu(oracle.block_causal(203, *SLOTS[case])).expand(2, -1, -1)
+
+    def run(ho, se):
+        with libpom.force("fused"):
+            return libpom.mixer(ho, se, 3, mask_of(*SLOTS[case]))
+
+    compare(run, lambda ho, se: oracle.mixer(ho, se, 3, plain), tensors, dtype, case)
+
+
+def test_causal_module_under_autocast():
+    """libpom.PoM: fp32 weights, a causal mask, bf16 kernels, gradients in fp32."""
+    pom = libpom.PoM(24, 2, 2).cuda()
+    x = torch.randn(3, 70, 24, device="cuda", requires_grad=True)
+    found = {}
+    for path in ("fused", "composed"):
+        with torch.autocast("cuda", dtype=torch.bfloat16), libpom.force(path):
+            out = pom(x, mask=libpom.causal)
+        found[path] = torch.autograd.grad(out.float().square().sum(), [x, *pom.parameters()])
+    for a, b in zip(found["fused"], found["composed"], strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() <= 0.03 * b.norm()
+
+
 @pytest.mark.parametrize("frozen", ["x", "w"])
 def test_some_inputs_need_no_gradient(frozen):
     x, w = (
@@ -211,26 +320,25 @@ def test_autocast():
         assert (a.cpu() - b).norm() <= 0.03 * b.norm()
 
 
-@pytest.mark.parametrize("case", ["full", "causal", "ragged", "packed", "float64", "order"])
+@pytest.mark.parametrize("case", ["full", "float64", "causal float64", "order", "packed order"])
 def test_composed_where_no_kernel_is(case):
     """Right results and gradients where CUDA has no kernel, and an error where one is asked for."""
-    k, dtype = (
-        (17, torch.float64) if case == "order" else (2, torch.float64 if case == "float64" else torch.float32)
-    )
+    high, exact = "order" in case, "float64" in case
+    k, dtype = 17 if high else 2, torch.float64 if high or exact else torch.float32
     tensors = {"x": oracle.draw_tokens(2, 8, 24, dtype), "w": oracle.draw_weights(24, k, 1, dtype)}
-    cu = torch.tensor([0, 3, 16], device="cuda") if case == "packed" else None
+    packed, causal = "packed" in case, "causal" in case
+    cu = torch.tensor([0, 3, 16], device="cuda") if packed else None
     mask = oracle.draw_mask("full", 2, 8, 8) if case == "full" else None
-    block = {"causal": 1, "ragged": 3}.get(case)  # of tokens that do not fill the last one
-    plain = mask if block is None else oracle.block_causal(8, block).expand(2, -1, -1)
-    ours = on_gpu(mask) if block is None else libpom.block_causal(block)
-    if case == "packed":
+    plain = oracle.block_causal(8, 1).expand(2, -1, -1) if causal else mask
+    ours = libpom.causal if causal else on_gpu(mask)
+    if packed:
         tensors["x"] = tensors["x"].reshape(16, 24)
 
     def run(x, w):
         return libpom.mixer_layer(x, x, *(w[name] for name in oracle.WEIGHTS), k, ours, cu)
 
     def reference(x, w):
-        if case == "packed":
+        if packed:
             return oracle.packed_layer(x, x, w, k, cu.tolist(), cu.tolist())
         return oracle.layer(x, x, w, k, on_gpu(plain))
 
