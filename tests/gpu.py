@@ -399,6 +399,10 @@ def decode_bench(machine: Machine) -> list[object]:
     return [sys.executable, ROOT / "bench" / "decode_cuda.py"]
 
 
+def masks_bench(machine: Machine) -> list[object]:
+    return [sys.executable, ROOT / "bench" / "masks_cuda.py", *(["--composed"] if machine.full else [])]
+
+
 def items() -> dict[str, Item]:
     """Everything, in the order in which it runs."""
     found: dict[str, Item] = {"build/configure": configure, "build/compile": compile_all}
@@ -426,6 +430,7 @@ def items() -> dict[str, Item]:
         pom_bench("operator", "--mask", "causal", folder="operator-causal"), 300
     )
     found["bench/decode"] = bench(decode_bench, 120)
+    found["bench/masks"] = bench(masks_bench, 120)
     found["bench/paper"] = bench(paper_bench, 590)
     return found
 
