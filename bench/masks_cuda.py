@@ -1,10 +1,11 @@
-"""Training under masks: forward and backward of one layer under causal masks, windows and of packed sequences, by
-libpom's kernels, against the same tokens without a mask; and, with --composed, by torch's operations.
+"""Training under masks: forward and backward of one layer under causal masks, windows and of packed
+sequences, by libpom's kernels, against the same tokens without a mask; and, with --composed, by torch's
+operations.
 
-    LIBPOM_LIBRARY=build/cuda/libpom.so PYTHONPATH=python python bench/masks_cuda.py [--tokens 4096] [--batch 8]
+    LIBPOM_LIBRARY=build/cuda/libpom.so PYTHONPATH=python python bench/masks_cuda.py [--tokens 4096]
 
-Everything is called in turn in this process. Times are µs of a call, gradients of the tokens and of all weights
-included.
+Everything is called in turn in this process. Times are µs of a call, gradients of the tokens and of all
+weights included.
 """
 
 import argparse
