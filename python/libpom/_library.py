@@ -19,6 +19,7 @@ _OPS = ("mixer", "mixer_layer", "mixer_summary", "mixer_select", "mixer_scan")
 path: Path | None = None  # the loaded library
 reason = ""  # why there is none
 _devices: frozenset[str] = frozenset()  # the device types all of its ops have kernels for
+_parts: frozenset[str] = frozenset()  # those on which the layer in parts is made of kernels too
 
 
 def _minor(version: str) -> tuple[str, ...]:
@@ -34,7 +35,7 @@ def _built_for() -> dict:
 
 
 def _load() -> None:
-    global path, reason, _devices
+    global path, reason, _devices, _parts
     if os.environ.get("LIBPOM_DISABLE_EXTENSION", "0") not in ("", "0"):
         reason = "LIBPOM_DISABLE_EXTENSION is set"
         return
@@ -64,11 +65,18 @@ def _load() -> None:
         for key in ("CPU", "CUDA", "Meta")
         if all(torch._C._dispatch_has_kernel_for_dispatch_key(f"pom::{op}", key) for op in _OPS)
     )
+    if hasattr(torch.ops.pom, "mixer_layer_in_parts"):
+        _parts = frozenset({"cpu", "cuda"} if build().get("cuda_kernels") == "yes" else {"cpu"})
 
 
 def serves(device: torch.device) -> bool:
     """Whether tensors of this device go to the library (the others go to the pure-torch operations)."""
     return device.type in _devices
+
+
+def has_parts(device: torch.device) -> bool:
+    """Whether the library has the layer in parts, with kernels for this device."""
+    return device.type in _parts
 
 
 def build() -> dict[str, str]:

@@ -14,6 +14,7 @@ from .split import SplitTokens
 
 _PATHS = {"auto": 0, "fused": 1, "composed": 2, "python": 0}
 _python = False  # force("python"): the operations of reference.py even where the library could
+_parts_on = {"cuda"}  # devices on which a compiler gets the layer in parts; tests add the processor
 
 
 def has_extension() -> bool:
@@ -75,6 +76,15 @@ def _call(name: str, lead: Tensor, *args: object) -> Any:
         raise
 
 
+def _in_parts(x: Tensor, packed: bool) -> bool:
+    """Whether a compiler should see the layer's plain products and reductions beside libpom's operators
+    (pom/ops/dispatcher/register_parts.cpp). Not what is exported, which stays one operator, nor packed
+    sequences, whose lengths the operator reads itself."""
+    if packed or not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
+    return x.device.type in _parts_on and by_library(x.device) and _library.has_parts(x.device)
+
+
 def mixer(
     ho: Tensor,
     se: Tensor,
@@ -114,6 +124,8 @@ def mixer_layer(
     tensor, block, window = masks.resolve("mixer_layer", mask, xq, xc)
     cu_k = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     weights = (ho_weight, ho_bias, se_weight, se_bias, ag_weight, ag_bias)
+    if _in_parts(xq, cu_k is not None):
+        return torch.ops.pom.mixer_layer_in_parts.default(xq, xc, *weights, order, tensor, block, window)
     return _call("mixer_layer", xq, xq, xc, *weights, order, tensor, block, window, cu_seqlens, cu_k)
 
 

@@ -32,6 +32,9 @@ bool add_linear(at::Tensor& x, const at::Tensor& y, const Dense& dense, const at
 constexpr std::int64_t kLeastBlock = 16;  // shorter ones would be a sum for every few rows
 std::optional<at::Tensor> inference_layer(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                                           const LayerWeights& weights);
+// The same up to the last product, whose weights are not asked for: sigmoid(se) H, (B, m, kD).
+std::optional<at::Tensor> inference_gated(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                                          const LayerWeights& weights);
 std::optional<at::Tensor> inference_summary(const Problem& problem, const at::Tensor& xc,
                                             const at::Tensor& ho_weight, const at::Tensor& ho_bias);
 std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tensor& H,

@@ -31,14 +31,19 @@ bool has_means(const at::Tensor& xc, const at::Tensor& weight, std::int64_t orde
   return (!seen.causal || seen.runs.run_tokens >= std::min(kLeastBlock, xc.size(1))) &&
          has_context(xc, weight, order);
 }
+bool has_gate(const at::Tensor& xq, const LayerWeights& w) {
+  return has_rows(xq, w.se_weight, detail::kernel_dtype(xq));
+}
+// And for the product behind it.
+bool has_last(const at::Tensor& xq, const LayerWeights& w) {
+  return has_rows(xq, w.ag_weight, detail::kernel_dtype(xq));
+}
 bool has_select(const at::Tensor& xq, const LayerWeights& w) {
-  const Dtype dtype = detail::kernel_dtype(xq);
-  return has_rows(xq, w.se_weight, dtype) && has_rows(xq, w.ag_weight, dtype);
+  return has_gate(xq, w) && has_last(xq, w);
 }
 // Whether causal() has kernels.
 bool has_scan(const at::Tensor& xq, const at::Tensor& xc, const LayerWeights& w, std::int64_t order) {
-  return has_context(xc, w.ho_weight, order) && has_gemm(xq, w.se_weight, detail::kernel_dtype(xq)) &&
-         has_rows(xq, w.ag_weight, detail::kernel_dtype(xq));
+  return has_context(xc, w.ho_weight, order) && has_gemm(xq, w.se_weight, detail::kernel_dtype(xq));
 }
 // Whether mixed() has a kernel.
 bool has_mix(const at::Tensor& x, const LayerWeights& w, std::int64_t order, std::int64_t block) {
@@ -64,15 +69,14 @@ at::Tensor aggregated(const char* op, const Rows& mixed, const LayerWeights& w, 
   store(op, mixed, ag, kernels::Activation::none, out, nullptr, queue);
   return out;
 }
-at::Tensor select(const char* op, const Rows& queries, const Means& H, const LayerWeights& w, Queue& queue) {
-  const Matrix se = matrix({w.se_weight, w.se_bias}, dtype_of(queries.values));
-  return aggregated(op, gated(op, queries, se, H, queue), w, queue);
+Rows gated_by(const char* op, const Rows& queries, const Means& H, const LayerWeights& w, Queue& queue) {
+  return gated(op, queries, matrix({w.se_weight, w.se_bias}, dtype_of(queries.values)), H, queue);
 }
 
 // Each row sees those before it, to the end of its own short block: their running sums are kept in 16 bits,
 // tile by tile.
-at::Tensor causal(const char* op, const Rows& xq, const Rows& xc, const LayerWeights& w, std::int64_t order,
-                  std::int64_t block, const Running& state, Queue& queue) {
+Rows causal(const char* op, const Rows& xq, const Rows& xc, const LayerWeights& w, std::int64_t order,
+            std::int64_t block, const Running& state, Queue& queue) {
   queue.settled = false;
   const Dtype dtype = dtype_of(xq.values);
   const Matrix ho = matrix({w.ho_weight, w.ho_bias}, dtype, order);
@@ -95,12 +99,12 @@ at::Tensor causal(const char* op, const Rows& xq, const Rows& xc, const LayerWei
   if (state.count.defined()) gate.count = state.count.const_data_ptr<std::int64_t>();
   gate.out = mixed.values.mutable_data_ptr();
   check_launch(op, kernels::scan_gate(queries, gate, queue.stream));
-  return aggregated(op, mixed, w, queue);
+  return mixed;
 }
 
 // The same in one kernel and nothing rounded on the way, where the queries are the context.
-at::Tensor mixed(const char* op, const Rows& x, const LayerWeights& w, std::int64_t order, std::int64_t block,
-                 const Running& state, Queue& queue) {
+Rows mixed(const char* op, const Rows& x, const LayerWeights& w, std::int64_t order, std::int64_t block,
+           const Running& state, Queue& queue) {
   queue.settled = false;
   const Dtype dtype = dtype_of(x.values);
   const std::int64_t prepared = order == 2 ? 0 : order;
@@ -125,14 +129,14 @@ at::Tensor mixed(const char* op, const Rows& x, const LayerWeights& w, std::int6
   if (state.total.defined()) mix.total = state.total.mutable_data_ptr<float>();
   mix.work = work.mutable_data_ptr(), mix.out = r.values.mutable_data_ptr();
   check_launch(op, kernels::scan_mix(context, mix, queue.stream));
-  return aggregated(op, r, w, queue);
+  return r;
 }
 
 // Of many rows and several blocks that are shorter than a tile, or cross its edges, a running sum of each row
 // is less work than a sum of each block; nothing where it is not.
-std::optional<at::Tensor> running_layer(const char* op, const at::Tensor& xq, const at::Tensor& xc,
-                                        const LayerWeights& w, std::int64_t order, const Visibility& seen,
-                                        Queue& queue) {
+std::optional<Rows> running_layer(const char* op, const at::Tensor& xq, const at::Tensor& xc,
+                                  const LayerWeights& w, std::int64_t order, const Visibility& seen,
+                                  Queue& queue) {
   constexpr std::int64_t tile = 128;
   const std::int64_t block = seen.runs.run_tokens;
   const bool one = block >= xc.size(1) && block > 1;
@@ -145,22 +149,43 @@ std::optional<at::Tensor> running_layer(const char* op, const at::Tensor& xq, co
   return causal(op, queries, same(xq, xc) ? queries : plain(xc), w, order, block, {}, queue);
 }
 
+// Everything but the last product.
+std::optional<Rows> gated_layer(const char* op, const Problem& p, const at::Tensor& xq, const at::Tensor& xc,
+                                const LayerWeights& w, Queue& queue) {
+  if (!has_gate(xq, w)) return {};
+  Visibility seen = visibility(p, xc.size(1));
+  if (auto rows = running_layer(op, xq, xc, w, p.order, seen, queue)) return rows;
+  if (!has_means(xc, w.ho_weight, p.order, seen)) return {};
+  seen.gated_here = same(xq, xc);
+  const Rows queries = plain(xq), context = seen.gated_here ? queries : plain(xc);
+  const Means H =
+      means(op, context, {w.ho_weight, w.ho_bias}, detail::kernel_dtype(xq), p.order, seen, queue);
+  return gated_by(op, queries, H, w, queue);
+}
+bool takes(const Problem& p, const at::Tensor& xq) {
+  return !p.packed && !p.full && half_precision(xq);
+}
+
 }  // namespace
 
 std::optional<at::Tensor> inference_layer(const Problem& p, const at::Tensor& xq, const at::Tensor& xc,
                                           const LayerWeights& w) {
   constexpr const char* op = "mixer_layer";
-  if (p.packed || p.full || !half_precision(xq)) return {};
+  if (!takes(p, xq)) return {};
   const OnDevice device(xq);
-  const Visibility seen = visibility(p, xc.size(1));
   Queue queue{device.stream()};
-  if (!has_select(xq, w)) return {};
-  if (auto out = running_layer(op, xq, xc, w, p.order, seen, queue)) return out;
-  if (!has_means(xc, w.ho_weight, p.order, seen)) return {};
-  const Rows queries = plain(xq), context = xq.is_same(xc) ? queries : plain(xc);
-  const Means H =
-      means(op, context, {w.ho_weight, w.ho_bias}, detail::kernel_dtype(xq), p.order, seen, queue);
-  return select(op, queries, H, w, queue);
+  if (!has_last(xq, w)) return {};
+  const auto rows = gated_layer(op, p, xq, xc, w, queue);
+  return rows ? std::optional(aggregated(op, *rows, w, queue)) : std::nullopt;
+}
+
+std::optional<at::Tensor> inference_gated(const Problem& p, const at::Tensor& xq, const at::Tensor& xc,
+                                          const LayerWeights& w) {
+  if (!takes(p, xq)) return {};
+  const OnDevice device(xq);
+  Queue queue{device.stream()};
+  const auto rows = gated_layer("mixer_gated", p, xq, xc, w, queue);
+  return rows ? std::optional(rows->values) : std::nullopt;
 }
 
 std::optional<at::Tensor> inference_summary(const Problem& p, const at::Tensor& xc,
@@ -180,7 +205,8 @@ std::optional<at::Tensor> inference_select(const at::Tensor& xq, const at::Tenso
   const OnDevice device(xq);
   if (!has_select(xq, w)) return {};
   Queue queue{device.stream()};
-  return select("mixer_select", plain(xq), means_from(H, detail::kernel_dtype(xq)), w, queue);
+  constexpr const char* op = "mixer_select";
+  return aggregated(op, gated_by(op, plain(xq), means_from(H, detail::kernel_dtype(xq)), w, queue), w, queue);
 }
 
 std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& p, const at::Tensor& x,
@@ -190,20 +216,20 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> inference_scan(const Problem& 
   if (!half_precision(x) || sum.scalar_type() != at::kFloat) return {};
   const OnDevice device(x);
   const bool fews = few_sums(x, w.ho_weight, p.order) && has_select(x, w);
-  if (!fews && !has_scan(x, x, w, p.order)) return {};
+  if (!fews && !(has_scan(x, x, w, p.order) && has_last(x, w))) return {};
   Queue queue{device.stream()};
   const Rows rows = plain(x);
   const Running state{sum.contiguous(), count.to(x.device()).contiguous(), floats(sum.sizes(), sum)};
   if (!fews) {
-    const auto run = has_mix(x, w, p.order, 1) ? mixed(op, rows, w, p.order, 1, state, queue)
+    const Rows run = has_mix(x, w, p.order, 1) ? mixed(op, rows, w, p.order, 1, state, queue)
                                                : causal(op, rows, rows, w, p.order, 1, state, queue);
-    return std::tuple{run, state.total};
+    return std::tuple{aggregated(op, run, w, queue), state.total};
   }
   const auto context = rows_of(rows, matrix({w.ho_weight, w.ho_bias}, detail::kernel_dtype(x)), false);
   Visibility seen;
   seen.causal = true, seen.runs.run_tokens = 1;
   const Means H = few_means(op, *context, p.order, seen, state, x, queue);
-  return std::tuple{select(op, rows, H, w, queue), state.total};
+  return std::tuple{aggregated(op, gated_by(op, rows, H, w, queue), w, queue), state.total};
 }
 
 }  // namespace pom::ops::cuda

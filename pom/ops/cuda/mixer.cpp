@@ -215,16 +215,16 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem& problem, const at
           g.dse.view(se.sizes())};
 }
 
-at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
-                         const LayerWeights& w, Saved* saved, const BetweenMeans* between,
-                         const LayerCopies& copies) {
+at::Tensor layer_gated(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                       const LayerWeights& w, Saved* saved, const BetweenMeans* between,
+                       const LayerCopies& copies) {
   const OnDevice device(xq);
   if (!between && has_slots(problem)) {
     const at::Tensor ho = linear(xc, w.ho_weight, w.ho_bias), se = linear(xq, w.se_weight, w.se_bias);
     at::Tensor sums;
     const at::Tensor gated = masked_forward(problem, ho, se, saved ? &sums : nullptr, device.stream());
     if (saved) *saved = {ho, se, sums};
-    return linear(gated, w.ag_weight, w.ag_bias);
+    return gated;
   }
   const Context c = context(problem, xc, w, between, copies.ho_context, device.stream());
   const Queries q = queries(problem, in_blocks(problem, xq), w, c, device.stream());
@@ -232,7 +232,13 @@ at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at:
     return x.view({like.size(0), like.size(1), problem.kD()});
   };
   if (saved) *saved = {wide(c.ho, xc), wide(q.se, xq), c.H};
-  return linear(q.gated, w.ag_weight, w.ag_bias).view(xq.sizes());
+  return wide(q.gated, xq);
+}
+
+at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                         const LayerWeights& w, Saved* saved, const BetweenMeans* between,
+                         const LayerCopies& copies) {
+  return linear(layer_gated(problem, xq, xc, w, saved, between, copies), w.ag_weight, w.ag_bias);
 }
 
 ProjectionGradients projection_gradients(const Problem& problem, const at::Tensor& dout,

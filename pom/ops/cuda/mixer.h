@@ -38,6 +38,10 @@ struct LayerCopies {
 // or block, (S, kD) in fp32, to those over what its queries see, H; in the backward pass from the gradients
 // of H to those of the means.
 using BetweenMeans = std::function<at::Tensor(const at::Tensor&)>;
+// sigmoid(se) H, (B, m, kD): the layer up to its last product. Without the weights of that.
+at::Tensor layer_gated(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
+                       const LayerWeights& weights, Saved* saved, const BetweenMeans* between = nullptr,
+                       const LayerCopies& copies = {});
 at::Tensor layer_forward(const Problem& problem, const at::Tensor& xq, const at::Tensor& xc,
                          const LayerWeights& weights, Saved* saved, const BetweenMeans* between = nullptr,
                          const LayerCopies& copies = {});

@@ -80,6 +80,10 @@ std::optional<at::Tensor> inference_layer(const Problem&, const at::Tensor&, con
                                           const LayerWeights&) {
   return {};
 }
+std::optional<at::Tensor> inference_gated(const Problem&, const at::Tensor&, const at::Tensor&,
+                                          const LayerWeights&) {
+  return {};
+}
 std::optional<at::Tensor> inference_summary(const Problem&, const at::Tensor&, const at::Tensor&,
                                             const at::Tensor&) {
   return {};
@@ -111,9 +115,17 @@ std::tuple<at::Tensor, at::Tensor> mix_backward(const Problem&, const at::Tensor
                                                 const at::Tensor&) {
   absent("mixer_backward");
 }
+at::Tensor layer_gated(const Problem&, const at::Tensor&, const at::Tensor&, const LayerWeights&, Saved*,
+                       const BetweenMeans*, const LayerCopies&) {
+  absent("mixer_gated");
+}
 at::Tensor layer_forward(const Problem&, const at::Tensor&, const at::Tensor&, const LayerWeights&, Saved*,
                          const BetweenMeans*, const LayerCopies&) {
   absent("mixer_layer");
+}
+ProjectionGradients projection_gradients(const Problem&, const at::Tensor&, const at::Tensor&, const Saved&,
+                                         bool, const BetweenMeans*, const LayerCopies&) {
+  absent("mixer_gated_backward");
 }
 Gradients layer_backward(const Problem&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                          const LayerWeights&, const Saved&, bool, bool, const BetweenMeans*) {

@@ -253,7 +253,9 @@ struct Autocast {
                           POM_MASK_ARGS) {
     c10::impl::ExcludeDispatchKeyGuard guard(key);
     static const auto op = find_op<LayerFn>("pom::mixer_layer");
-    return op.call(lower(xq), lower(xc), lower(ho_weight), lower(ho_bias), lower(se_weight), lower(se_bias),
+    // Tokens that are both stay the same tensor: one cast, one copy kept, and kernels that know it.
+    const at::Tensor queries = lower(xq), context = xq.is_same(xc) ? queries : lower(xc);
+    return op.call(queries, context, lower(ho_weight), lower(ho_bias), lower(se_weight), lower(se_bias),
                    lower(ag_weight), lower(ag_bias), order, mask, block, window, cu_q, cu_k);
   }
   static at::Tensor summary(const at::Tensor& xc, const at::Tensor& ho_weight, const OptTensor& ho_bias,
