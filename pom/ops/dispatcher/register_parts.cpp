@@ -61,8 +61,13 @@ using PartsFn = at::Tensor(const at::Tensor&, const at::Tensor&, POM_WEIGHT_ARGS
 at::ScalarType sum_type(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
+// The tensor itself where it has the dtype: opcheck takes an operation that gives back its input for a
+// mistake.
+at::Tensor in_dtype(const at::Tensor& t, at::ScalarType type) {
+  return t.scalar_type() == type ? t : t.to(type);
+}
 OptTensor raised(const OptTensor& bias, const at::Tensor& x) {
-  return bias ? OptTensor(bias->to(sum_type(x))) : std::nullopt;
+  return bias ? OptTensor(in_dtype(*bias, sum_type(x))) : std::nullopt;
 }
 
 // ---- the parts ----
@@ -271,9 +276,9 @@ class PartsFunction : public torch::autograd::Function<PartsFunction> {
     if (needed[0]) result[0] = dse.matmul(v[4]);
     if (needed[1]) result[1] = dho.matmul(v[2]);
     if (needed[2]) result[2] = rows(dho).t().mm(rows(xc));
-    if (needed[3]) result[3] = dho_bias.to(v[3].scalar_type());
+    if (needed[3]) result[3] = in_dtype(dho_bias, v[3].scalar_type());
     if (needed[4]) result[4] = rows(dse).t().mm(rows(xq));
-    if (needed[5]) result[5] = dse_bias.to(v[5].scalar_type());
+    if (needed[5]) result[5] = in_dtype(dse_bias, v[5].scalar_type());
     if (needed[6]) result[6] = rows(dout).t().mm(rows(gated));
     if (needed[7]) result[7] = rows(dout).sum(0);
     return result;
@@ -303,7 +308,7 @@ at::Tensor layer_in_parts(const at::Tensor& xq, const at::Tensor& xc, POM_WEIGHT
   if (!apart(xq, mask_of(mask, block, window), order, graph)) {
     static const auto whole = find_op<LayerFn>("pom::mixer_layer");
     const auto like_x = [&](const OptTensor& bias) {  // autocast has left it
-      return bias ? OptTensor(bias->to(xq.scalar_type())) : std::nullopt;
+      return bias ? OptTensor(in_dtype(*bias, xq.scalar_type())) : std::nullopt;
     };
     return whole.call(xq, xc, ho_weight, like_x(ho_bias), se_weight, like_x(se_bias), ag_weight, ag_bias,
                       order, mask, block, window, {}, {});
