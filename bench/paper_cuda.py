@@ -162,8 +162,10 @@ def training_row(tokens: int, batch: int, ffw: int, args: argparse.Namespace) ->
             variants[variant] = training_call(run, x, c, weights)
             with only(backends.get(name, "")):
                 variants[variant]()  # compiles
-            if args.device == "cuda":
-                memory[variant] = kib_per_token(variants[variant], weights, batch * tokens)
+                if args.device == "cuda":
+                    memory[variant] = kib_per_token(variants[variant], weights, batch * tokens)
+                    if "compiled" in variant:
+                        variants[f"{name} graph"] = graphed(variants[variant])
     return race(variants, args), memory, backends
 
 
@@ -218,32 +220,36 @@ def columns(args: argparse.Namespace, ffw: int, backward: bool) -> dict[str, str
     """Key of a Row's times -> name of the column."""
     graph = " + graph" if args.device == "cuda" else ""
     names = {"products": "products", "paper eager": "paper eager", "paper compiled": "paper compiled"}
-    suffix = "compiled" if backward else "graph"
-    if not backward and args.device == "cuda":
+    if args.device == "cuda":
         names["paper graph"] = "paper compiled + graph"
     for name in contenders(args, ffw, backward)[1:]:
         shown = {"ours": "libpom's layer", "head": f"attention {args.dim // args.heads}"}
         shown |= {"narrow": f"attention {args.narrow}"}
-        names[f"{name} {suffix}"] = shown[name] + ("" if backward else graph)
+        if backward:
+            names[f"{name} compiled"] = shown[name]
+        if not backward or args.device == "cuda":
+            names[f"{name} graph"] = shown[name] + graph
     if args.program is not None:
         names["libpom"] = "libpom"
     return names
 
 
-def best(args: argparse.Namespace, backward: bool) -> str:
-    return "paper graph" if args.device == "cuda" and not backward else "paper compiled"
+def best(args: argparse.Namespace) -> str:
+    return "paper graph" if args.device == "cuda" else "paper compiled"
 
 
 def ratios(report: Report, row: Row, args: argparse.Namespace, backward: bool) -> list[str]:
     """libpom over the products (the program's own, in its run), then the others over libpom; on a GPU judged
     by the goals."""
-    ours = row.ms.get("libpom") or row.ms.get("ours compiled" if backward else "ours graph")
+    on_cuda = args.device == "cuda"
+    last = "graph" if on_cuda or not backward else "compiled"  # every side in its fastest form
+    ours = row.ms.get("libpom") or row.ms.get(f"ours {last}")
     if not ours:
         return ["-"] * 3
     floor = row.ratios.get("libpom / products") or ours / row.ms["products"]
-    attention = row.ms.get("head compiled" if backward else "head graph", 0) / ours
-    paper = row.ms[best(args, backward)] / ours
-    if args.device != "cuda":
+    attention = row.ms.get(f"head {last}", 0) / ours
+    paper = row.ms[best(args)] / ours
+    if not on_cuda:
         return [f"{value:.2f}" if value else "-" for value in (floor, paper, attention)]
     if backward:
         at_most = BOTH_PASSES if row.tokens >= 4096 else math.inf
@@ -254,7 +260,7 @@ def ratios(report: Report, row: Row, args: argparse.Namespace, backward: bool) -
 
 
 def section(report: Report, ffw: int, backward: bool, args: argparse.Namespace) -> None:
-    what = "Forward + backward, without a graph" if backward else "Forward"
+    what = "Forward + backward" if backward else "Forward"
     report.say(f"## {what}, feed-forward {ffw}")
     names = columns(args, ffw, backward)
     shown = ["libpom / products", "paper / libpom", "attention / libpom"]
@@ -296,7 +302,8 @@ def about(args: argparse.Namespace) -> str:
         f"heads (of {args.dim // args.heads}: the network of the paper; of {args.narrow}: narrower, for "
         "information). Times are ms per image, medians of rounds in which all columns but libpom are "
         f"called in turn. paper: the listing of the paper; compiled: torch.compile, {how}. products: "
-        "the matrix products over tokens alone (on a GPU as a graph). libpom's layer: the listing replaced "
+        "the matrix products over tokens alone (on a GPU as a graph). The ratios compare graphs with graphs. "
+        "libpom's layer: the listing replaced "
         "by libpom.mixer_layer, the rest as before, compiled. libpom: the whole network by `pom bench "
         "figure1`, run before each row; its ratio to the products is that of its own run, and it trains fp32 "
         "weights under autocast where the others have weights in the dtype of the products."

@@ -395,6 +395,12 @@ def paper_bench(machine: Machine) -> list[object]:
     return [sys.executable, ROOT / "bench" / "paper_cuda.py", *page, *([] if machine.full else quick)]
 
 
+def layer_bench(*words: str) -> Callable[[Machine], list[object]]:
+    page = HERE / ("-".join(["layer", *(word.strip("-") for word in words)]) + ".md")
+    line = [sys.executable, ROOT / "bench" / "layer_cuda.py", *words, "--report", page]
+    return lambda machine: [*line, *([] if machine.full else ["--quick"])]
+
+
 def decode_bench(machine: Machine) -> list[object]:
     return [sys.executable, ROOT / "bench" / "decode_cuda.py"]
 
@@ -431,6 +437,8 @@ def items() -> dict[str, Item]:
     )
     found["bench/decode"] = bench(decode_bench, 120)
     found["bench/masks"] = bench(masks_bench, 120)
+    found["bench/layer"] = bench(layer_bench(), 590)
+    found["bench/layer-autocast"] = bench(layer_bench("--autocast"), 590)
     found["bench/paper"] = bench(paper_bench, 590)
     return found
 
@@ -523,7 +531,7 @@ def write_report(machine: Machine, out: Path | None) -> None:
     if out is None:
         return
     shutil.copy(path, out)
-    for file in sorted(KEPT.glob("*/*.svg")) + sorted(KEPT.glob("paper.md")):
+    for file in sorted(KEPT.glob("*/*.svg")) + sorted(KEPT.glob("*.md")):
         name = file.name if file.parent == KEPT else f"{file.parent.name}{file.suffix}"
         shutil.copy(file, out / name)
 

@@ -1,5 +1,6 @@
-"""The layer in parts, as a compiler gets it on CUDA, here on the processor: the same values and gradients as the
-whole operator, in every mode of torch.compile, one graph for all steps, and plain products that a compiler sees.
+"""The layer in parts, as a compiler gets it on CUDA, here on the processor: the same values and gradients as
+the whole operator, in every mode of torch.compile, one graph for all steps, and plain products that a
+compiler sees.
 """
 
 import pytest
