@@ -272,17 +272,22 @@ void check_context(const Case& s, int order, bool with_bias) {
         H_want.error[at] += (e + 1e-6 * std::fabs(p)) / static_cast<double>(s.tokens);
       }
     }
-  check(s.name("context") + text(", order %d, bias %d", order, with_bias),
-        {{"ho", s.dtype, &ho, &ho_want}, {"H", Dtype::fp32, &H, &H_want}}, [&](int tile) {
-          partial.clear();
-          Gemm p = r.gemm(tile);
-          p.w = w.data(), p.bias = with_bias ? bias.memory.floats() : nullptr;
-          const cudaError_t e = gemm_context(p, {order, partial.floats(), ho.data()}, nullptr);
-          if (e != cudaSuccess) return e;
-          FoldParams fold;
-          fold.sizes = s.sizes(), fold.partial = partial.floats(), fold.H = H.floats();
-          return fold_sums(fold, nullptr);
-        });
+  for (const bool paper : {false, true})  // the layout of w
+    check(s.name("context") + text(", order %d, bias %d, paper %d", order, with_bias, paper),
+          {{"ho", s.dtype, &ho, &ho_want}, {"H", Dtype::fp32, &H, &H_want}}, [&](int tile) {
+            partial.clear();
+            Gemm p = r.gemm(tile);
+            if (paper)
+              p.factors = order;
+            else
+              p.w = w.data();
+            p.bias = with_bias ? bias.memory.floats() : nullptr;
+            const cudaError_t e = gemm_context(p, {order, partial.floats(), ho.data()}, nullptr);
+            if (e != cudaSuccess) return e;
+            FoldParams fold;
+            fold.sizes = s.sizes(), fold.partial = partial.floats(), fold.H = H.floats();
+            return fold_sums(fold, nullptr);
+          });
   partial.read();
 }
 

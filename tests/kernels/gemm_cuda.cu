@@ -847,23 +847,31 @@ void check_fold(const Reference& r, const PreparedWeight& prepared, int order, i
     params.counts = visible ? want.counts32 : nullptr, params.H = H.floats();
     params.largest = largest.floats();
     const SumsEpilogue epilogue{order, {run_tokens}, visible, partial.floats()};
-    each_tile(
-        r,
-        [&](Gemm p, const std::string& sizes, Baselines* first) {
-          Gemm q = prepared.gemm;
-          q.tile = p.tile;
-          check(
-              group,
-              text("%s order %d, runs of %d%s%s, window %d", sizes.c_str(), order,
-                   static_cast<int>(run_tokens), visible ? ", visible" : "", fold.causal ? ", causal" : "",
-                   static_cast<int>(fold.window)),
-              [&] {
-                const cudaError_t status = gemm_sums(q, epilogue, nullptr);
-                return status != cudaSuccess ? status : fold_sums(params, nullptr);
-              },
-              outputs, first);
-        },
-        true);
+    const auto checked = [&](const Gemm& weights) {
+      each_tile(
+          r,
+          [&](Gemm p, const std::string& sizes, Baselines* first) {
+            Gemm q = weights;
+            q.tile = p.tile;
+            check(
+                group,
+                text("%s order %d%s, runs of %d%s%s, window %d", sizes.c_str(), order,
+                     weights.factors ? " of the paper's layout" : "", static_cast<int>(run_tokens),
+                     visible ? ", visible" : "", fold.causal ? ", causal" : "",
+                     static_cast<int>(fold.window)),
+                [&] {
+                  const cudaError_t status = gemm_sums(q, epilogue, nullptr);
+                  return status != cudaSuccess ? status : fold_sums(params, nullptr);
+                },
+                outputs, first);
+          },
+          true);
+    };
+    checked(prepared.gemm);
+    if (order != 2 || r.gemm.dtype == Dtype::e4m3) continue;
+    Gemm paper = r.gemm;
+    paper.factors = 2;
+    checked(paper);
   }
 }
 
@@ -926,6 +934,9 @@ void check_refusals() {
   refused("a negative K", with([](Gemm& p) { p.sizes.inputs = -64; }), store);
   refused("negative rows", with([](Gemm& p) { p.sizes.batch = -1; }), store);
   refused("no out", good, StoreEpilogue{});
+  refused("factors of a plain product", with([](Gemm& p) { p.factors = 2; }), store);
+  refused("sums of order 4 from the paper's layout",
+          with([](Gemm& p) { p.sizes.outputs = 64, p.factors = 4; }), store, 4);
   refused("sums of order 5", with([](Gemm& p) { p.sizes.outputs = 40; }), store, 5);
   refused("sums of order 4 with D 12", good, store, 4);
   refused("sums of order 3 with N not a multiple", with([](Gemm& p) { p.sizes.outputs = 64; }), store, 3);

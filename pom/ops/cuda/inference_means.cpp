@@ -26,6 +26,15 @@ Means few_means(const char* op, const kernels::FewRowsGemm& p, std::int64_t orde
 
 namespace {
 
+// Whether the sums' GEMM reads the weight where it stands, which saves the copies of weights that change; and
+// the order in which a copy of it is wanted, 0 for none: that of order 1 is the paper's.
+bool in_place(Dtype dtype, std::int64_t order) {
+  return order == 2 && dtype != Dtype::e4m3 && !PreparedWeights::current().frozen();
+}
+std::int64_t sums_layout(Dtype dtype, std::int64_t order) {
+  return order == 1 || in_place(dtype, order) ? 0 : order;
+}
+
 // The sums over the rows of tiles, apart, and what they were summed of.
 struct TileSums {
   kernels::Gemm gemm;
@@ -35,6 +44,7 @@ TileSums tile_sums(const char* op, const Rows& context, const Matrix& ho, std::i
                    const kernels::Runs& runs, const at::Tensor& visible, Queue& queue) {
   queue.settled = false;
   TileSums t{gemm_of(context, ho), {}};
+  t.gemm.factors = in_place(t.gemm.dtype, order) ? 2 : 0;
   t.partial = floats({kernels::sums_slots(t.gemm.sizes, runs), t.gemm.sizes.outputs}, context.values);
   kernels::SumsEpilogue epilogue;
   epilogue.order = static_cast<int>(order), epilogue.runs = runs;
@@ -54,7 +64,7 @@ Means means(const char* op, const Rows& context, const Dense& dense, Dtype dtype
             const Visibility& seen, Queue& queue) {
   const bool plain =
       dtype != Dtype::e4m3 && seen.window == 0 && few_sums(context.values, dense.weight, order);
-  const Matrix ho = matrix(dense, dtype, plain ? 0 : order);
+  const Matrix ho = matrix(dense, dtype, plain ? 0 : sums_layout(dtype, order));
   if (plain)
     return few_means(op, *rows_of(context, ho, queue.settled), order, seen, {}, context.values, queue);
   const auto [p, partial] = tile_sums(op, context, ho, order, seen.runs, seen.visible, queue);
@@ -101,7 +111,8 @@ Means means_with_past(const char* op, const Rows& context, const Dense& dense, D
   const std::int64_t n = past.blocks(), K = blocks.size(1), R = blocks.size(0) / n;
   const kernels::Runs runs{.run_tokens = K};
   const Rows all{blocks.view({R, n * K, blocks.size(2)}), context.scale};
-  const auto [p, partial] = tile_sums(op, all, matrix(dense, dtype, order), order, runs, {}, queue);
+  const auto [p, partial] =
+      tile_sums(op, all, matrix(dense, dtype, sums_layout(dtype, order)), order, runs, {}, queue);
   Means m{{}, floats({R * n, p.sizes.outputs}, blocks), {}, {}};
   if (p.dtype == Dtype::e4m3) m.largest = floats({R * n}, blocks);
   kernels::FoldParams fold;

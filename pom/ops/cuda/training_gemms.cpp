@@ -79,15 +79,6 @@ at::Tensor transposed_of(const at::Tensor& weight, const at::Tensor& there, cuda
                    {weight.size(0), weight.size(1), weight.const_data_ptr(), to.mutable_data_ptr()}, stream));
   return to;
 }
-at::Tensor in_context_order(const at::Tensor& weight, std::int64_t order, const at::Tensor& there,
-                            cudaStream_t stream) {
-  if (there.defined()) return there;
-  at::Tensor to = at::empty(weight.sizes(), weight.options());
-  check_launch("mixer_layer", kernels::context_rows({weight.size(0), weight.size(1), weight.const_data_ptr(),
-                                                     to.mutable_data_ptr()},
-                                                    static_cast<int>(order), stream));
-  return to;
-}
 
 }  // namespace
 
@@ -104,10 +95,11 @@ std::optional<Context> context_gemm(const at::Tensor& x, const at::Tensor& weigh
   constexpr const char* op = "mixer_layer";
   const std::int64_t kD = weight.size(0), d = weight.size(1);
   if (!kernels::context_order(static_cast<int>(order), kD / order) || !has_gemm(x, d, kD) ||
-      !has_weight(weight) || !pays(x.size(0) * x.size(1), d))
+      !has_weight(weight))
     return {};
-  const at::Tensor w = in_context_order(weight, order, in_order, stream), b = raised(bias);
-  const kernels::Gemm p = gemm_of(x, w, b);
+  const at::Tensor b = raised(bias);
+  kernels::Gemm p = gemm_of(x, in_order.defined() ? in_order : weight, b);
+  if (!in_order.defined()) p.factors = static_cast<int>(order);  // it is read where it stands
   const at::Tensor partial = floats({kernels::sums_slots(p.sizes, {}), kD}, x);
   Context r{wider(x, kD), floats({x.size(0), kD}, x)};
   kernels::ContextEpilogue epilogue;

@@ -26,6 +26,8 @@ struct SumsEpilogueOf {
     float* partial;
   };
 
+  // Whose weights may stand in the paper's layout.
+  static constexpr int kFactors = Order == 2 && !kScaled<In> ? 2 : 0;
   // Of order 2, which has most use, GELU leaves a factor of its result to the end.
   static constexpr bool kLater = Order == 2 && std::is_same_v<In, __nv_bfloat16>;
   static constexpr float kFactor = kLater ? 0.2f : kFold<In>, kOwed = kLater ? 2.5f : 1.0f;
@@ -38,7 +40,12 @@ struct SumsEpilogueOf {
 
   template <class Traits>
   __device__ static void prepare(const GemmShape& s, const TilePlace& at, const Params& p) {
-    prepare_columns<Traits>(s, at, p.affine, nullptr, kFactor);
+    if (kFactors == 0 || s.factors == 0) return prepare_columns<Traits>(s, at, p.affine, nullptr, kFactor);
+    const int D = s.columns / Order;  // the bias too is in the paper's layout
+    for (int c = at.thread; c < Traits::TN; c += kWarpgroup) {
+      const bool inside = p.affine.bias && at.column + c < s.columns;
+      at.shared[c] = inside ? kFactor * __ldg(p.affine.bias + sums_row_of(at.column + c, Order, D)) : 0;
+    }
   }
 
   // The factors of each feature become their running products, in place.

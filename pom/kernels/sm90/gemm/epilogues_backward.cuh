@@ -116,6 +116,7 @@ __device__ __forceinline__ void add_sequences(const Acc& acc, const GemmShape& s
 
 template <class In, int Order>
 struct ContextEpilogueOf {
+  static constexpr int kFactors = Order;  // the weights may stand in the paper's layout
   struct Params {
     const float* bias;
     int tokens;

@@ -64,6 +64,13 @@ cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_
   return tensor_map_of(map, matrix, dtype, axes);
 }
 
+cudaError_t tensor_map_by_factor(CUtensorMap* map, const Gemm& p, int box_rows, bool dealt) {
+  if (dealt) return tensor_map(map, p.w, p.dtype, p.sizes.outputs, p.sizes.inputs, 32, true);
+  const cuuint64_t K = static_cast<cuuint64_t>(p.sizes.inputs),
+                   D = static_cast<cuuint64_t>(p.sizes.outputs / 2);
+  return tensor_map_of(map, p.w, p.dtype, {3, {K, 2, D}, {D, 1}, {2, static_cast<cuuint32_t>(box_rows / 2)}});
+}
+
 int processors() {
   static std::atomic<int> known[kMaxDevices];
   int device = 0, count = 0;

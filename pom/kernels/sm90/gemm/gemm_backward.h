@@ -12,8 +12,8 @@ int64_t gemm_row_tiles(int64_t rows);
 // ---- forward ----
 
 // As gemm_sums over whole sequences, and ho = a w^T + bias is stored, in the paper's layout: factor i of
-// feature j in column i D + j. The rows of w stand in the order of context_row(), made by context_rows(); the
-// bias stands in the paper's.
+// feature j in column i D + j. The rows of w stand in the order of context_row(), made by context_rows(), or
+// with Gemm::factors in the paper's; the bias stands in the paper's.
 struct ContextEpilogue {
   int order = 2;
   float* partial = nullptr;  // (sums_slots(sizes, {}), N), for fold_sums

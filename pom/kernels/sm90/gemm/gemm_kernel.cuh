@@ -31,6 +31,7 @@ constexpr int kMaxDevices = 64;
 constexpr int kEpilogueRows = 5;  // of TN floats, for the epilogue of each computing warpgroup
 
 struct GemmShape {
+  int factors = 0;  // of a feature, where the weights stand in the paper's layout: see Gemm::factors
   int rows = 0, columns = 0, steps = 0;  // steps along K
   int column_tiles = 0, tiles = 0;       // tiles of a cluster
   int splits = 1;                        // of the steps
@@ -163,12 +164,30 @@ struct Copier {
     if (!Traits::kHalves && step % kAbove != place.above) return;
     const int column = tile_column + part;
     uint8_t* const to = plan.w(stage) + part * 128;
+    if (s.factors > 0) return weights_by_factor(stage, to, column, step);
     if constexpr (Traits::kDealt)
       hopper::load_blocks_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 32,
                                      place.same_columns());
     else
       hopper::load_box_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column,
                                   place.same_columns());
+  }
+  // Rows of the paper's layout, in which the factors of a feature stand D = columns / factors apart. Dealt: a
+  // copy for each block of 32 rows, the blocks of all factors of 32 features one after another
+  // (context_row_of). Else the two factors of each feature side by side (sums_row_of).
+  __device__ __forceinline__ void weights_by_factor(int stage, uint8_t* to, int column, int step) const {
+    if constexpr (Traits::kDealt) {
+      const int units = s.columns / 32 / s.factors;  // of 32 features
+      for (int i = 0; i < Traits::kBoxW / 32; ++i) {
+        const int block = column / 32 + i, unit = block / s.factors;
+        const int from = unit < units ? block % s.factors * units + unit : s.columns / 32;  // beyond: zeros
+        hopper::load_blocks_everywhere(w_map, plan.full(stage), to + 32 * 128 * i, step * Traits::kStep, from,
+                                       place.same_columns());
+      }
+    } else {
+      hopper::load_pairs_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 2,
+                                    place.same_columns());
+    }
   }
   __device__ __forceinline__ void rows(int stage, int tile_row, int step) const {
     const int part = place.beside * Traits::kBoxA, row = tile_row + part;
@@ -398,11 +417,22 @@ struct MapAxes {
 cudaError_t tensor_map_of(CUtensorMap* map, const void* matrix, Dtype dtype, const MapAxes& axes);
 cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_t rows, int64_t inputs,
                        int box_rows, bool dealt);
+// Of weights whose factors the copies bring together.
+cudaError_t tensor_map_by_factor(CUtensorMap* map, const Gemm& gemm, int box_rows, bool dealt);
 int processors();  // of the current device
 // How many clusters of this kernel the current device holds at once; asked for once a device, in `known`.
 // Lets the kernel have its shared memory first.
 cudaError_t clusters_at_once(const void* kernel, int shared, int cluster,
                              std::atomic<int> (&known)[kMaxDevices], int* clusters);
+
+// Which Gemm::factors an epilogue takes beside 0; 0: none.
+template <class Epilogue>
+constexpr int factors_of() {
+  if constexpr (requires { Epilogue::kFactors; })
+    return Epilogue::kFactors;
+  else
+    return 0;
+}
 
 template <class Traits, class Epilogue, Joins joins = Joins::none>
 cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, cudaStream_t stream) {
@@ -421,12 +451,15 @@ cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, 
   s.tiles = (s.rows + kRows - 1) / kRows * s.column_tiles;
   if constexpr (joins != Joins::none)
     s.splits = p.splits.count, s.counters = p.splits.counters, s.sums = static_cast<float*>(p.splits.sums);
+  if (p.factors != 0 && p.factors != factors_of<Epilogue>()) return cudaErrorNotSupported;
+  s.factors = p.factors;
   CUtensorMap a, w;
   if (const cudaError_t e = tensor_map(&a, p.a, p.dtype, s.rows, p.sizes.inputs, Traits::kBoxA, false);
       e != cudaSuccess)
     return e;
-  if (const cudaError_t e =
-          tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs, Traits::kBoxW, Traits::kDealt);
+  if (const cudaError_t e = s.factors > 0 ? tensor_map_by_factor(&w, p, Traits::kBoxW, Traits::kDealt)
+                                          : tensor_map(&w, p.w, p.dtype, s.columns, p.sizes.inputs,
+                                                       Traits::kBoxW, Traits::kDealt);
       e != cudaSuccess)
     return e;
   const int slots = std::max(1, clusters / s.splits);  // whole tiles at a time: see Share
