@@ -1,9 +1,11 @@
 #include "pom/ops/cuda/prepared_weights.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -23,6 +25,35 @@ bool capturing() {
   return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
+// A copy in memory that torch's allocator does not know, for what is kept: torch.compile's graphs make the
+// first calls in a pool of their own, and refuse to go on where anything in it outlives a call. `before`,
+// where it fits, is memory to write it to: whoever reads that is behind on the same stream.
+at::Tensor outside_pools(const at::Tensor& t, const at::Tensor& before = {}) {
+  if (!t.defined()) return t;
+  const detail::OnDevice device(t);
+  const auto write = [&](void* to) {
+    detail::check_launch("prepared weights", cudaMemcpyAsync(to, t.const_data_ptr(), t.nbytes(),
+                                                             cudaMemcpyDeviceToDevice, device.stream()));
+  };
+  if (before.defined() && before.sizes() == t.sizes() && before.scalar_type() == t.scalar_type()) {
+    write(before.mutable_data_ptr());
+    return before;
+  }
+  const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);  // of other threads
+  void* memory = nullptr;
+  const cudaError_t got = cudaMalloc(&memory, std::max<std::size_t>(t.nbytes(), 1));
+  if (got != cudaSuccess) static_cast<void>(cudaGetLastError());
+  TORCH_CHECK_WITH(OutOfMemoryError, got == cudaSuccess, "prepared weights: no memory for a copy of ",
+                   t.nbytes(), " bytes: ", cudaGetErrorString(got));
+  const auto free = [](void* p) {
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+    static_cast<void>(cudaFree(p));
+  };
+  const at::Tensor copy = at::from_blob(memory, t.sizes(), free, t.options());
+  write(memory);
+  return copy;
+}
+
 // Which row of the paper's layout stands in each row of the kernels'. There are few kinds, and graphs read
 // them: they stay for good.
 at::Tensor row_order(std::int64_t order, std::int64_t rows, c10::Device device) {
@@ -36,7 +67,7 @@ at::Tensor row_order(std::int64_t order, std::int64_t rows, c10::Device device) 
   std::vector<std::int64_t> from(static_cast<std::size_t>(rows));
   for (std::int64_t r = 0; r < rows; ++r)
     from[static_cast<std::size_t>(r)] = kernels::sums_row(r, static_cast<int>(order), rows / order);
-  index = at::tensor(from, at::TensorOptions(at::kLong)).to(device);
+  index = outside_pools(at::tensor(from, at::TensorOptions(at::kLong)).to(device));
   return index;
 }
 
@@ -88,15 +119,20 @@ PreparedWeight PreparedWeights::get(const at::Tensor& tensor, const Layout& layo
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   const Key key{tensor.unsafeGetTensorImpl(), layout.form, layout.order, frozen ? 0 : stream.id()};
   const std::lock_guard alone(mutex_);
-  if (const PreparedWeight* found = find(key, tensor)) return *found;
+  PreparedWeight stale;
+  if (const PreparedWeight* found = find(key, tensor, stale)) return *found;
   check(!capturing(), "prepared weights: expected an evaluation before the graph is captured");
-  const PreparedWeight made = make(tensor, layout);
+  PreparedWeight made = make(tensor, layout);
   if (frozen) stream.synchronize();  // other streams will read it
+  if (!frozen) {
+    made.values = outside_pools(made.values, stale.values);
+    made.scale = outside_pools(made.scale, stale.scale);
+  }
   keep(key, tensor, made);
   return made;
 }
 
-PreparedWeight* PreparedWeights::find(const Key& key, const at::Tensor& tensor) {
+PreparedWeight* PreparedWeights::find(const Key& key, const at::Tensor& tensor, PreparedWeight& stale) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
   const Entries::iterator entry = found->second;
@@ -105,6 +141,7 @@ PreparedWeight* PreparedWeights::find(const Key& key, const at::Tensor& tensor) 
       (!entry->source.expired() && entry->version == static_cast<std::uint32_t>(tensor._version()) &&
        entry->data == tensor.const_data_ptr() && entry->dtype == tensor.scalar_type());
   if (!same) {
+    stale = entry->prepared;
     erase(entry);
     return nullptr;
   }

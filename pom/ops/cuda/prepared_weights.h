@@ -75,7 +75,8 @@ class PreparedWeights {
   };
   using Entries = std::list<Entry>;  // the last used one first
 
-  PreparedWeight* find(const Key& key, const at::Tensor& tensor);
+  // Nothing where there is none; `stale` is then what there was of an earlier version.
+  PreparedWeight* find(const Key& key, const at::Tensor& tensor, PreparedWeight& stale);
   void keep(const Key& key, const at::Tensor& tensor, const PreparedWeight& prepared);
   void forget_the_dead();
   void erase(Entries::iterator entry);
