@@ -1,6 +1,6 @@
 """libpom.PoM under torch.compile on a GPU, in every mode: values and gradients of the layer in parts beside
-the whole operator and fp64, graphs of torch's own over steps whose weights move, and what the library keeps of
-weights beside them. Skipped without a GPU or without CUDA kernels in the library."""
+the whole operator and fp64, graphs of torch's own over steps whose weights move, and what the library keeps
+of weights beside them. Skipped without a GPU or without CUDA kernels in the library."""
 
 import pytest
 import torch
