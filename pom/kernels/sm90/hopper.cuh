@@ -122,17 +122,6 @@ __device__ __forceinline__ void load_box_everywhere(const CUtensorMap* map, uint
       : "memory");
 }
 
-// A box of three axes, from `column` of the first and `pair` of the last; 0 of the other.
-__device__ __forceinline__ void load_pairs_everywhere(const CUtensorMap* map, uint64_t* barrier, void* to,
-                                                      int column, int pair, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(0), "r"(pair),
-      "h"(blocks)
-      : "memory");
-}
-
 // A box of five axes, from `column` of the first and `block` of the last; 0 of the others.
 __device__ __forceinline__ void load_blocks_everywhere(const CUtensorMap* map, uint64_t* barrier, void* to,
                                                        int column, int block, uint16_t blocks) {

@@ -66,9 +66,11 @@ cudaError_t tensor_map(CUtensorMap* map, const void* matrix, Dtype dtype, int64_
 
 cudaError_t tensor_map_by_factor(CUtensorMap* map, const Gemm& p, int box_rows, bool dealt) {
   if (dealt) return tensor_map(map, p.w, p.dtype, p.sizes.outputs, p.sizes.inputs, 32, true);
-  const cuuint64_t K = static_cast<cuuint64_t>(p.sizes.inputs),
-                   D = static_cast<cuuint64_t>(p.sizes.outputs / 2);
-  return tensor_map_of(map, p.w, p.dtype, {3, {K, 2, D}, {D, 1}, {2, static_cast<cuuint32_t>(box_rows / 2)}});
+  const cuuint64_t K = static_cast<cuuint64_t>(p.sizes.inputs);
+  const cuuint64_t D = static_cast<cuuint64_t>(p.sizes.outputs / 2);
+  // (input, factor, -, -, feature): of five axes, as the copies of dealt weights are.
+  const MapAxes axes{5, {K, 2, 1, 1, D}, {D, 1, 1, 1}, {2, 1, 1, static_cast<cuuint32_t>(box_rows / 2)}};
+  return tensor_map_of(map, p.w, p.dtype, axes);
 }
 
 int processors() {

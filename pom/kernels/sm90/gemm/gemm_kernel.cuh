@@ -185,8 +185,8 @@ struct Copier {
                                        place.same_columns());
       }
     } else {
-      hopper::load_pairs_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 2,
-                                    place.same_columns());
+      hopper::load_blocks_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 2,
+                                     place.same_columns());
     }
   }
   __device__ __forceinline__ void rows(int stage, int tile_row, int step) const {
