@@ -129,14 +129,13 @@ class PoM(nn.Module):
                 fail("PoM: cu_seqlens_k", "cumulative lengths of the packed context xc", None)
         if split is not None:
             return self._forward_split(xq, xc, mask, packed, split)
-        if not self._plain():
-            mixed = functional.mixer(
-                self.ho_proj(xc), self.se_proj(xq), self.order, mask, cu_seqlens, cu_seqlens_k
-            )  # (B, m, kD)
-            return self.ag_proj(mixed)
+        ho, se, ag = self.ho_proj, self.se_proj, self.ag_proj  # once: a module looks them up slowly
+        if not (is_plain(ho) and is_plain(se) and is_plain(ag)):
+            mixed = functional.mixer(ho(xc), se(xq), self.order, mask, cu_seqlens, cu_seqlens_k)  # (B, m, kD)
+            return ag(mixed)
         return functional.mixer_layer(
-            xq, xc, self.ho_proj.weight, self.ho_proj.bias, self.se_proj.weight, self.se_proj.bias,
-            self.ag_proj.weight, self.ag_proj.bias, self.order, mask, cu_seqlens, cu_seqlens_k,
+            xq, xc, ho.weight, ho.bias, se.weight, se.bias, ag.weight, ag.bias, self.order, mask,
+            cu_seqlens, cu_seqlens_k,
         )  # fmt: skip
 
     def _forward_split(
