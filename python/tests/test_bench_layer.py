@@ -46,7 +46,7 @@ def test_a_wrong_layer_is_not_timed(tmp_path, wanted):
     script.write_text(
         "import layer_cuda, libpom\n"
         "right = libpom.PoM.forward\n"
-        "libpom.PoM.forward = lambda self, x: 1.1 * right(self, x)\n"
+        "libpom.PoM.forward = lambda self, x: x + right(self, x)\n"
         "layer_cuda.main()\n"
     )
     done = bench(*SMALL, "--modes", "default", "--passes", wanted, script=script)
