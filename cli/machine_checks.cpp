@@ -82,6 +82,13 @@ Check check_amx() {
           "where programs end with SIGILL, set ONEDNN_MAX_CPU_ISA=" + std::string(kWithoutAmx)};
 }
 
+Check check_sums() {
+  const std::string order = environment("MKL_CBWR");
+  if (order == kSumsInOrder) return {"sums", State::ok, "the same bits for any number of threads"};
+  return {"sums", State::note, "as MKL_CBWR=" + order + " has them",
+          "unset MKL_CBWR for the same bits with any number of threads"};
+}
+
 int usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -193,8 +200,8 @@ std::vector<Check> check_machine() {
   } else {
     checks.insert(checks.end(), {check_processor(), check_kernels()});
   }
-  checks.insert(checks.end(),
-                {check_amx(), check_threads(), check_memory(), check_gpu(gpu_facts()), check_pictures()});
+  checks.insert(checks.end(), {check_amx(), check_sums(), check_threads(), check_memory(),
+                               check_gpu(gpu_facts()), check_pictures()});
   for (const Check& part : check_parts()) checks.push_back(part);
   checks.insert(checks.end(), {check_terminal(), check_disk()});
   return checks;

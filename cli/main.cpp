@@ -206,6 +206,7 @@ int run(int argc, char** argv) {
 extern "C" int pom_main(int argc, char** argv) {
   pom::cli::ignore_write_signals();
   pom::cli::avoid_amx();
+  pom::cli::keep_order_of_sums();
   pom::cli::remember_command(argc, argv);
   return pom::cli::run(argc, argv);
 }

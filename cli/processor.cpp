@@ -22,6 +22,10 @@ bool amx_was_avoided() {
   return avoided;
 }
 
+void keep_order_of_sums() {
+  ::setenv("MKL_CBWR", kSumsInOrder.data(), 0);
+}
+
 void set_threads(std::int64_t threads) {
   if (threads > 0) at::set_num_threads(static_cast<int>(threads));
 }

@@ -13,6 +13,12 @@ inline constexpr std::string_view kWithoutAmx = "AVX512_CORE_BF16";
 void avoid_amx();
 bool amx_was_avoided();
 
+inline constexpr std::string_view kSumsInOrder = "AUTO,STRICT";
+
+// MKL adds up long sums in another order for another number of threads, at least on Intel's processors. Where
+// MKL_CBWR says nothing, it is told to keep to one.
+void keep_order_of_sums();
+
 // Threads of torch and of our kernels; 0 leaves as many as there are cores.
 void set_threads(std::int64_t threads);
 

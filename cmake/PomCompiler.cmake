@@ -111,8 +111,8 @@ function(pom_test source)
     pom_precompiled(${target})
   endif()
   add_test(NAME ${name} COMMAND ${target})
-  # Threads that wait asleep, because tests run beside other work.
-  set(environment ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 OMP_WAIT_POLICY=PASSIVE)
+  # Threads that wait asleep, because tests run beside other work; sums in one order, as pom has them.
+  set(environment ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 OMP_WAIT_POLICY=PASSIVE MKL_CBWR=AUTO,STRICT)
   if(POM_SANITIZE MATCHES address) # a prebuilt torch marks no containers and keeps what it has to the end
     set(options detect_container_overflow=0)
     if("pom" IN_LIST TEST_LINK)

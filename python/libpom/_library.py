@@ -50,6 +50,9 @@ def _load() -> None:
     if built and _minor(built) != _minor(torch.__version__):
         reason = f"it was built for torch {built} and this is torch {torch.__version__}: reinstall libpom"
     else:
+        # On some processors MKL adds up long sums in another order for another number of threads, unless told
+        # otherwise before torch's first product.
+        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
         try:
             torch.ops.load_library(str(library))
         except OSError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not spin on shared machines
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # the Makefile says why
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as pom and libpom have it: bits are compared between them
 _BUILT = Path(__file__).resolve().parents[2] / "build" / "release" / "libpom.so"
 if _BUILT.is_file():
     os.environ.setdefault("LIBPOM_LIBRARY", str(_BUILT))

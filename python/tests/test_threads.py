@@ -1,9 +1,16 @@
 """The same bits on every run, every number of threads and in every batch."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import libpom
+from test_cli import program
 
 MASKS = [None, "keys", "full", libpom.causal, libpom.block_causal(7), libpom.block_causal(7, window=3)]
 
@@ -81,3 +88,27 @@ def test_steps_repeat(backend, threads):
     if libpom.has_extension():
         assert all(torch.equal(result, results[0]) for result in results)
     assert torch.equal(results[1], results[2])
+
+
+SPRITES = Path(__file__).resolve().parents[2] / "assets" / "sprites32"
+PRODUCT = "import torch, libpom; torch.randn(9, 9) @ torch.randn(9, 9)"
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+@pytest.mark.parametrize("of_the_user", ["", "COMPATIBLE"])
+@pytest.mark.parametrize("who", ["pom", "libpom"])
+def test_sums_keep_their_order(extension, who, of_the_user):
+    """MKL itself says, product by product, whether its sums keep one order for any number of threads."""
+    words = [program(), "doctor", SPRITES] if who == "pom" else [sys.executable, "-c", PRODUCT]
+    env = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    env |= {"MKL_VERBOSE": "1", "PYTHONPATH": os.path.dirname(os.path.dirname(libpom.__file__))}
+    if of_the_user:
+        env["MKL_CBWR"] = of_the_user
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = set(re.findall(r"^MKL_VERBOSE \w+\(.* CNR:(\S+)", done.stdout, re.M))
+    assert said == {of_the_user or "AUTO,STRICT"}
+    if who == "pom" and of_the_user:
+        assert re.search(r"^note +sums: as MKL_CBWR=COMPATIBLE has them$", done.stdout, re.M)
+    elif who == "pom":
+        assert re.search(r"^ok +sums: the same bits for any number of threads$", done.stdout, re.M)
