@@ -1,5 +1,6 @@
 """A `pom serve` for tests, and what they ask it with."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -99,6 +100,34 @@ class Serving:
                 return job
             time.sleep(0.02)
         raise AssertionError(f"still {job['state']}")
+
+    def running(self, job, seconds=60, **options):
+        """The job once it runs."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            job = self.get(f"/pom/v1/jobs/{job['id']}", **options).json
+            if job["state"] != "queued":
+                assert job["state"] == "running", job
+                return job
+            time.sleep(0.005)
+        raise AssertionError("still queued")
+
+    def joined(self, long, requests):
+        """PNG of each request, asked for by clients of their own while `long` is made: so they wait, and are
+        made together. The long job runs before they are sent: a device that waits for bursts (--gather) would
+        else have it wait behind them, as its client has had the most.
+        """
+        long = self.running(self.job(long))
+        own = [
+            {"Cache-Control": "no-cache", "X-Forwarded-For": f"198.51.100.{i + 1}"}
+            for i in range(len(requests))
+        ]
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            jobs = list(pool.map(lambda body, headers: self.job(body, headers=headers), requests, own))
+            assert self.ask("DELETE", f"/pom/v1/jobs/{long['id']}").json["state"] == "cancelled"
+            over = list(pool.map(lambda job, headers: self.finished(job, headers=headers), jobs, own))
+        urls = [job["items"][0]["picture"]["url"] for job in over]
+        return [self.get(url, headers=headers).body for url, headers in zip(urls, own, strict=True)]
 
     def made(self, body):
         """The file of the one picture or clip of a request."""

@@ -8,7 +8,6 @@ import socket
 import time
 
 import pytest
-from PIL import Image
 
 from serving import Serving
 from test_cli import model, pom  # noqa: F401
@@ -556,40 +555,3 @@ def test_who_asks_behind_a_proxy(model):  # noqa: F811
         assert server.get(f"/pom/v1/jobs/{job['id']}", headers=there).status == 200
     result = pom("serve", "--trusted-proxy", "proxy", "--model", model, cwd="/")
     assert result.returncode == 2 and "trusted proxy" in result.stderr
-
-
-def test_batches_of_fixed_sizes(model, tmp_path):  # noqa: F811
-    """As on a GPU, on a CPU: the pixels are the same, and the file says how many were made together."""
-    flags = ["--batch-sizes", "1,4", "--most-waiting-a-client", 20]
-    with Serving(model, flags=flags) as server:
-        slow = server.job(SLOW)
-        jobs = [server.job({"class": "star", "seed": seed}) for seed in range(6)]
-        server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
-        made = [server.get(server.finished(job)["items"][0]["picture"]["url"]).body for job in jobs]
-        sizes = []
-        for seed, png in enumerate(made):
-            (tmp_path / f"{seed}.png").write_bytes(png)
-            text = json.loads(Image.open(tmp_path / f"{seed}.png").text["pom"])
-            sizes.append(text["batch"])
-            assert pom("reproduce", f"{seed}.png", "--model", model, cwd=tmp_path).returncode == 0
-        assert sizes == [4] * 6
-        own = sampled(tmp_path, model, "--class", "star", "--seed", 5)
-        assert Image.open(tmp_path / "5.png").tobytes() == Image.open(tmp_path / "made.png").tobytes()
-        assert b'"batch"' not in own
-        picture = server.get("/pom/v1/pictures").json["pictures"][0]["id"]
-        again = server.finished(server.post("/pom/v1/reproduce", {"picture": picture}).json)
-        assert again["reproduces"]["agrees"] is True
-        assert 'pom_batch_pictures_bucket{le="4"}' in server.get("/metrics").body.decode()
-    result = pom("serve", "--batch-sizes", "4,1", "--model", model, cwd=tmp_path)
-    assert result.returncode == 2 and "--batch-sizes" in result.stderr
-
-
-def test_several_devices_with_one_queue(model, tmp_path):  # noqa: F811
-    own = sampled(tmp_path, model, "--class", "star", "--seed", 3)
-    with Serving(model, flags=["--device", "cpu,cpu"]) as server:
-        slow = server.job(SLOW)
-        made = server.made({"class": "star", "seed": 3})  # beside it
-        assert made == own and server.get(f"/pom/v1/jobs/{slow['id']}").json["state"] == "running"
-        server.ask("DELETE", f"/pom/v1/jobs/{slow['id']}")
-    result = pom("serve", "--device", "cpu,cuda:99", "--model", model, cwd=tmp_path)
-    assert result.returncode == 2 and "device" in result.stderr
