@@ -97,9 +97,10 @@ class Build:
 
     def compile(self, source: Path) -> bool:
         cache = ["ccache"] if shutil.which("ccache") else []
-        includes = [f"-I{folder}" for folder in fuzz.FOLDERS if folder.is_dir()]
-        command = [*cache, COMPILER, *FLAGS, *DEFINES, self.flag, *includes, "-c", source]
-        return subprocess.run([*command, "-o", self.object_of(source)]).returncode == 0
+        includes = [f"-I{folder}" for folder in fuzz.FOLDERS if (ROOT / folder).is_dir()]
+        command = [*cache, COMPILER, *FLAGS, *DEFINES, self.flag, *includes]
+        command += ["-c", source, "-o", self.object_of(source)]
+        return subprocess.run(command, cwd=ROOT).returncode == 0
 
     def link(self, test: Path, archive: Path) -> bool:
         libraries = ["-Wl,--as-needed", *(f"-l{library}" for library in LIBRARIES)]

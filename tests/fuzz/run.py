@@ -28,7 +28,12 @@ COMPILER = os.environ.get("CLANGXX") or "clang++"
 JOBS = int(os.environ.get("JOBS") or len(os.sched_getaffinity(0)))
 SANITIZERS = "address,undefined"
 FLAGS = ["-std=c++20", "-O1", "-gline-tables-only", "-fno-sanitize-recover=undefined", "-DPOM_HAS_ZLIB=1"]
-FOLDERS = [ROOT, ROOT / "tests/fuzz/no_torch", ROOT / "third_party/include", Path("/usr/include/ffmpeg")]
+FOLDERS = [
+    Path(folder) for folder in (".", "tests/fuzz/no_torch", "third_party/include", "/usr/include/ffmpeg")
+]
+# Sources are named from the repository's folder, and ccache is told to leave its name out: so another clone
+# takes what this one has compiled.
+CACHED = os.environ | {"CCACHE_NOHASHDIR": "1"}
 LARGEST_SEED = 1 << 16
 ARCHIVE = WORK / "parsers.a"
 
@@ -90,9 +95,10 @@ def object_of(source: Path) -> Path:
 
 def compile_source(source: Path) -> bool:
     cache = ["ccache"] if shutil.which("ccache") else []
-    includes = [f"-I{folder}" for folder in FOLDERS if folder.is_dir()]
-    command = [*cache, COMPILER, *FLAGS, f"-fsanitize=fuzzer-no-link,{SANITIZERS}", *includes, "-c", source]
-    return subprocess.run([*command, "-o", object_of(source)]).returncode == 0
+    includes = [f"-I{folder}" for folder in FOLDERS if (ROOT / folder).is_dir()]
+    command = [*cache, COMPILER, *FLAGS, f"-fsanitize=fuzzer-no-link,{SANITIZERS}", *includes]
+    command += ["-c", source.relative_to(ROOT), "-o", object_of(source)]
+    return subprocess.run(command, cwd=ROOT, env=CACHED).returncode == 0
 
 
 def link(name: str) -> bool:
