@@ -226,7 +226,10 @@ std::vector<fs::path> folders_of(const ServeFlags& flags) {
       if (fs::exists(entry.path() / generate::config_file)) folders.push_back(entry.path());
   }
   std::ranges::sort(folders);
-  check(!folders.empty(), "--model: expected the folder of a model, got none, and assets has none either");
+  check(!folders.empty(),
+        "--model: expected the folder of a model, got none, and there is none in assets or models of ",
+        fs::current_path().string(),
+        ": run it where they are, or let POM_MODELS name the folder that has them");
   return folders;
 }
 

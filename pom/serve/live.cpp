@@ -396,6 +396,7 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
   if (stream->over()) return;
   const double rate = static_cast<double>(frames.size()) / std::max(seconds, 1e-6);
   stream->rate = stream->rate == 0 ? rate : 0.8 * stream->rate + 0.2 * rate;
+  tell_rate(*stream);
   if (hooks_.pictures_wait && hooks_.pictures_wait())
     stream->next_block = steady_seconds() + seconds * (1 - share_of_device) / share_of_device;
   for (LiveFrame& frame : frames) stream->ready.push_back(std::move(frame));
@@ -404,6 +405,15 @@ void Live::block_made(const Pointer& stream, std::vector<LiveFrame> frames, doub
   if (stream->viewers.empty() && !stream->paused) change(*stream, StreamState::resting);
   if (!stream->ticking) tick(stream);
   want_block(stream);
+}
+
+// The first rate at once, another one after two seconds or more.
+void Live::tell_rate(LiveStream& stream) {
+  constexpr double period = 2, least = 0.05;
+  const double now = steady_seconds();
+  if (now - stream.told_at < period || std::abs(stream.rate - stream.told_rate) < least) return;
+  stream.told_rate = stream.rate, stream.told_at = now;
+  if (hooks_.on_change) hooks_.on_change(stream);
 }
 
 // Shows the frame that is due, and comes again when the next one is. A clock that finds nothing waits.

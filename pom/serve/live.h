@@ -113,6 +113,7 @@ class Live {
   void start(const Pointer& stream);
   void want_block(const Pointer& stream);
   void block_made(const Pointer& stream, std::vector<LiveFrame> frames, double seconds);
+  void tell_rate(LiveStream& stream);
   void tick(const Pointer& stream);
   void show(LiveStream& stream, LiveFrame frame);
   std::shared_ptr<LiveVideo> video_of(LiveStream& stream, std::int64_t scale) const;
@@ -178,6 +179,8 @@ struct LiveStream {
   bool ticking = false, paused = false;
   double due = 0;         // the next frame, by the stream's clock
   double rate = 0;        // frames a second that it could make
+  double told_rate = 0;   // the one that listeners know of
+  double told_at = -1e9;  // since when, by a steady clock
   double next_block = 0;  // not before
   LiveFrame newest;
   std::int64_t shown = 0;  // frames

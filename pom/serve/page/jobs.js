@@ -11,7 +11,8 @@ const active = (job) => job.state === "queued" || job.state === "running";
 
 // A place for a picture: noise, then previews, then the picture itself, which opens.
 class Plate {
-  #preview = null;
+  #preview = null;  // its address
+  #shown = null;  // the image of previews
   #made = null;
 
   constructor(subject) {
@@ -25,11 +26,11 @@ class Plate {
     const bytes = Uint8Array.from(atob(image), (letter) => letter.charCodeAt(0));
     const url = URL.createObjectURL(new Blob([bytes], { type: "image/png" })), before = this.#preview;
     this.#preview = url;
-    const shown = this.node.querySelector("img") ?? h("img", { alt: `${this.subject}, not finished` });
+    const shown = this.#shown ??= h("img", { alt: `${this.subject}, not finished` });
     shown.src = url;
     this.node.dataset.previews = Number(this.node.dataset.previews ?? 0) + 1;
     if (!before) this.node.replaceChildren(shown);
-    else shown.decode().catch(() => {}).then(() => URL.revokeObjectURL(before));
+    else this.revoke(before);
   }
 
   finish(picture) {
@@ -43,8 +44,13 @@ class Plate {
   }
 
   drop() {
-    if (this.#preview) URL.revokeObjectURL(this.#preview);
+    if (this.#preview) this.revoke(this.#preview);
     this.#preview = null;
+  }
+
+  // Once the image is there, or will not be: an address that is gone too early is an error on the console.
+  revoke(url) {
+    this.#shown.decode().catch(() => {}).then(() => URL.revokeObjectURL(url));
   }
 }
 

@@ -81,7 +81,7 @@ function told() {
   view.node.dataset.state = word;
   say(view.state, word);
   say(view.frame, String(at?.index ?? now.frame));
-  say(view.rate, `${now.rate?.toFixed(1) ?? "–"} of ${now.fps}`);
+  say(view.rate, `${now.rate ? now.rate.toFixed(1) : "–"} of ${now.fps}`);
   const span = (drawn.at(-1) - drawn[0]) / 1000;
   say(view.shown, span > 0 && !still ? ((drawn.length - 1) / span).toFixed(1) : "–");
   say(view.skipped, String(player.skipped));
