@@ -76,6 +76,24 @@ def test_frames_and_a_new_prompt(server, stream, clip_model, tmp_path):  # noqa:
     assert [p["text"] for p in prompts] == ["a star", "blue"] and prompts[1]["frame"] == told["frame"]
 
 
+def test_the_rate_is_told_as_soon_as_it_is_known(server):
+    """To listeners who ask for nothing: a page has no other way to know it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/pom/v1/events", timeout=20) as events:
+        made = opened(server, "a star")
+        frames = server.frames(made)
+        for _ in range(4):
+            next(frames)
+        rates, end = [], time.monotonic() + 20
+        while not any(rates) and time.monotonic() < end:
+            if events.readline().strip() == b"event: stream":
+                told = json.loads(events.readline().removeprefix(b"data: "))
+                if told["id"] == made["id"]:
+                    rates.append(told["rate"])
+        frames.close()
+        server.ask("DELETE", f"/pom/v1/streams/{made['id']}")
+    assert rates[0] == 0 and rates[-1] > 0
+
+
 def test_it_rests_when_nobody_looks(server, stream):
     frames = server.frames(stream)
     for _ in range(4):
