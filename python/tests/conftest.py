@@ -70,6 +70,7 @@ LONG = [
     "test_docs",
     "test_experiment",
     "test_cli",
+    "test_cli_output",
     "test_bench_paper",
     "test_compile",
     "test_scores",
