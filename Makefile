@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 RUN := LIBPOM_LIBRARY=$(CURDIR)/$(BUILD)/libpom.so PYTHONPATH=python $(PYTHON)
 CXX_FILES = find pom cli tests bench python -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
-.PHONY: help setup library program build kernels demo compare test test-all serve-test check-headers gpu-test bench format format-check asan serve-sanitize install clean
+.PHONY: help setup library program build kernels demo serve compare test test-all serve-test container-test check-headers gpu-test bench format format-check asan serve-sanitize install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ demo: program ## a sheet of images and a clip from the models in assets/
 	@$(BUILD)/pom sample --model assets/shapes64 --class all --count 3 --seed 7 --grid -y -o out/demo.png
 	@$(BUILD)/pom sample --model assets/sprites32 $(CLIP) -y -o out/demo.mp4
 	@$(BUILD)/pom sample --model assets/sprites32 $(CLIP) -y -o out/demo.gif
+	@echo "make demo: open out/demo.png and out/demo.mp4; \`make serve\` opens a page to make your own" >&2
+
+serve: program ## a page with the models in assets/, at http://127.0.0.1:8000: images, clips and a stream; until Ctrl-C
+	@$(BUILD)/pom serve
 
 compare: library ## the operator against attention on growing sequences
 	@$(RUN) bench/compare.py
@@ -52,12 +56,15 @@ compare: library ## the operator against attention on growing sequences
 test: setup ## everything CI runs; ends with the totals
 	@$(PYTHON) tests/run.py
 
-test-all: setup ## plus the long tests: fuzzing for minutes, every file compiled alone, `pip install .`
+test-all: setup ## plus the long tests: fuzzing for minutes, every file compiled alone, `pip install .`, the container
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-300} LIBPOM_TEST_PIP=1 POM_KILLS=$${POM_KILLS:-60} $(PYTHON) tests/run.py --all
 
 # For instance ROWS="slow cuts" SOAK=3600.
 serve-test: program ## what the server is held to, with all its numbers and controls, and a report; ROWS="row ..." SOAK=seconds
 	@$(PYTHON) tests/serve.py $(ROWS) $(if $(SOAK),--soak $(SOAK))
+
+container-test: setup ## the container of pom serve, built and tried; needs root, podman, runc and mmdebstrap
+	@$(PYTHON) tests/run.py container
 
 # For instance TORCH="path/to/torch-2.11/torch path/to/torch-2.13/torch", packages of the oldest and the newest.
 check-headers: setup ## whether every header and source compiles alone, with the torch of .venv or those of TORCH="folder ..."

@@ -6,9 +6,9 @@ totals.
 The parts are those of PARTS below; without a name all run. A case of GoogleTest or pytest counts as one, and
 so does each check of another kind. Each fuzz target runs for 5 seconds ($FUZZ_SECONDS).
 `make test-all` runs more: --all compiles every file alone and the kernels as they ship, `pip install .` is
-tried ($LIBPOM_TEST_PIP). What needs a GPU is counted as skipped, as are the CUDA kernels where nvcc is not
-installed; tests/gpu.py runs it, and a part of it runs on an emulated GPU (tests/emulated_gpu.py). Plain
-Python, no packages.
+tried ($LIBPOM_TEST_PIP), and so is the container. What needs a GPU is counted as skipped, as are the CUDA
+kernels where nvcc is not installed; tests/gpu.py runs it, and a part of it runs on an emulated GPU
+(tests/emulated_gpu.py). Plain Python, no packages.
 """
 
 import argparse
@@ -170,6 +170,22 @@ class Suite:
     def outside(self) -> Count:
         return self.check("tests/outside/run.sh", self.build)
 
+    def container(self) -> Count:
+        """Each check of it counts as one."""
+        words = (str(ROOT / ".venv/bin/python"), "tests/container.py")
+        print(f"$ {shlex.join(words)}", flush=True)
+        process = subprocess.Popen(
+            words, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, text=True, errors="replace"
+        )
+        count = Count()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            count += Count(passed=line.startswith("ok "), failed=line.startswith("NOT "))
+        status = process.wait()
+        if status == 77:
+            return Count(skipped=1)
+        return count if status == 0 or count.failed else count + Count(failed=1)
+
     def architecture(self) -> Count:
         return self.check(sys.executable, "tests/architecture.py")
 
@@ -199,7 +215,9 @@ PARTS: dict[str, Callable[[Suite], Count]] = {
     "python": Suite.python,
     "outside": Suite.outside,
     "fuzz": Suite.fuzz,
+    "container": Suite.container,
 }
+ONLY_ALL = {"container"}  # without a name run by --all alone
 NEED_BUILD = {"c++", "python", "outside"}
 
 
@@ -241,7 +259,9 @@ def count_junit(report: Path) -> Count:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the tests of libpom.")
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all but the last)"
+    )
     parser.add_argument("--preset", default="release", help="the build to test (CMakePresets.json)")
     parser.add_argument("--all", action="store_true", help="also what takes long: see `make test-all`")
     arguments = parser.parse_args()
@@ -250,7 +270,8 @@ def main() -> int:
             parser.error(f"part: expected one of {', '.join(PARTS)}, got {name}")
 
     suite, table, total, broken = Suite(arguments.preset, arguments.all), [], Count(), False
-    for name in arguments.parts or PARTS:
+    parts = [name for name in PARTS if arguments.all or name not in ONLY_ALL]
+    for name in arguments.parts or parts:
         if broken and name in NEED_BUILD:
             table.append((name, "not run: the build failed", 0.0))
             continue
