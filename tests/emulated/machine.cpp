@@ -1,5 +1,6 @@
 #include "tests/emulated/machine.h"
 
+#include "tests/emulated/ptx.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,8 +17,6 @@
 #include <string>
 #include <sys/mman.h>
 #include <vector>
-
-#include "tests/emulated/ptx.h"
 
 namespace emulated {
 
@@ -152,7 +151,8 @@ struct Pool {  // stacks and arenas, used again
     return fiber;
   }
   static uint8_t* pages(std::size_t bytes) {
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) die("no memory for a stack");
     return static_cast<uint8_t*>(p);
   }
@@ -193,7 +193,8 @@ struct Grid {
     for (unsigned rank = 0; rank < shape.cluster; ++rank) {
       auto block = std::make_unique<Block>();
       const uint64_t n = next * shape.cluster + rank;
-      block->index = {static_cast<unsigned>(n % shape.grid.x), static_cast<unsigned>(n / shape.grid.x % shape.grid.y),
+      block->index = {static_cast<unsigned>(n % shape.grid.x),
+                      static_cast<unsigned>(n / shape.grid.x % shape.grid.y),
                       static_cast<unsigned>(n / shape.grid.x / shape.grid.y)};
       block->cluster = cluster.get(), block->rank = rank, block->alive = static_cast<int>(threads);
       block->arena = Pool::take(pool().arenas, kArena + 8192) + 4096;
@@ -203,7 +204,8 @@ struct Grid {
       block->warps.resize((threads + 31) / 32), block->warpgroups.resize((threads + 127) / 128);
       for (unsigned t = 0; t < threads; ++t) {
         Fiber* fiber = pool().fibers.empty() ? new Fiber : Pool::taken(pool().fibers);
-        fiber->thread.index = {t % shape.block.x, t / shape.block.x % shape.block.y, t / shape.block.x / shape.block.y};
+        fiber->thread.index = {t % shape.block.x, t / shape.block.x % shape.block.y,
+                               t / shape.block.x / shape.block.y};
         fiber->thread.number = static_cast<int>(t), fiber->thread.block = block.get();
         if (!fiber->memory) fiber->memory = Pool::take(pool().stacks, kStack);
         void** top = reinterpret_cast<void**>(fiber->memory + kStack) - 1;
@@ -224,7 +226,8 @@ struct Grid {
     for (const auto& block : cluster->blocks) {
       const uint32_t end = static_cast<uint32_t>(kDynamic + shape.shared);
       for (uint32_t at = end; at < (end + 127) / 128 * 128 + 64; ++at)
-        if (block->arena[at] != 0xff) die("a block wrote behind its " + std::to_string(shape.shared) + " bytes of shared memory");
+        if (block->arena[at] != 0xff)
+          die("a block wrote behind its " + std::to_string(shape.shared) + " bytes of shared memory");
       pool().arenas.push_back(block->arena - 4096);
     }
     std::erase_if(clusters, [&](const auto& each) { return each.get() == cluster; });
@@ -316,7 +319,9 @@ void meet(Meeting& meeting, int wanted, const char* what) {
   pause(what);
 }
 
-Block& block() { return *current->thread.block; }
+Block& block() {
+  return *current->thread.block;
+}
 
 void end_thread() {
   Fiber* const me = current;
@@ -328,7 +333,8 @@ void end_thread() {
   Cluster* const cluster = b.cluster;
   me->thread.block = nullptr;
   if (cluster->alive == 0) {
-    if (!running->copies.empty() && running->clusters.size() == 1) die("a kernel ended before its copies did");
+    if (!running->copies.empty() && running->clusters.size() == 1)
+      die("a kernel ended before its copies did");
     running->end_cluster(cluster);
   } else if (cluster->meeting.arrived > 0 && cluster->meeting.arrived >= cluster->alive) {
     wake(cluster->meeting);
@@ -383,10 +389,11 @@ float value_of(const uint8_t* p, Values values) {
   return table[*p];
 }
 
-// Row r of the matrix that a descriptor of a warpgroup's product names: rows of 128 bytes, 1024 bytes every eight, the
-// 16-byte parts of a row exchanged by the row's number in its eight.
+// Row r of the matrix that a descriptor of a warpgroup's product names: rows of 128 bytes, 1024 bytes every
+// eight, the 16-byte parts of a row exchanged by the row's number in its eight.
 void matrix_row(const Block& b, uint64_t descriptor, int r, int count, Values values, float* out) {
-  if (descriptor >> 62 != 1 || (descriptor >> 32 & 0x3fff) != 1024 / 16) die("a matrix of a layout that is not emulated");
+  if (descriptor >> 62 != 1 || (descriptor >> 32 & 0x3fff) != 1024 / 16)
+    die("a matrix of a layout that is not emulated");
   const uint32_t start = static_cast<uint32_t>(descriptor & 0x3fff) << 4;
   const int size = values == Values::e4m3 ? 1 : 2;
   for (int k = 0; k < count; ++k) {
@@ -414,8 +421,8 @@ struct Accumulators {
   }
 };
 
-__attribute__((optimize("O3"))) void add_products(float (*c)[kMostColumns], const float* a, const float (*b)[kMostColumns], int inputs,
-                                                 int columns) {
+__attribute__((optimize("O3"))) void add_products(float (*c)[kMostColumns], const float* a,
+                                                  const float (*b)[kMostColumns], int inputs, int columns) {
   for (int k = 0; k < inputs; ++k)
     for (int n = 0; n < columns; ++n) (*c)[n] += a[k] * b[k][n];
 }
@@ -433,7 +440,8 @@ void multiply(Block& b, const std::vector<Fiber*>& group, std::size_t groups) {
   static thread_local float w[kMostInputs][kMostColumns], a[kMostInputs], row[kMostInputs];
   std::map<const float*, std::array<float*, 128>> held;  // by the first thread's
   for (int t = 0; t < 128; ++t) {
-    if (group[static_cast<std::size_t>(t)]->products.size() != group[0]->products.size()) die("threads of a warpgroup disagree about groups of products");
+    if (group[static_cast<std::size_t>(t)]->products.size() != group[0]->products.size())
+      die("threads of a warpgroup disagree about groups of products");
     for (std::size_t g = 0; g < groups; ++g) {
       const auto &theirs = group[static_cast<std::size_t>(t)]->products[g], &first = group[0]->products[g];
       if (theirs.size() != first.size()) die("threads of a warpgroup disagree about products");
@@ -468,13 +476,25 @@ void multiply(Block& b, const std::vector<Fiber*>& group, std::size_t groups) {
 
 // ---- places ----
 
-const uint3& block_index() { return block().index; }
-const dim3& block_size() { return running->shape.block; }
-const dim3& grid_size() { return running->shape.grid; }
-unsigned cluster_rank() { return block().rank; }
-int lane() { return current->thread.number % 32; }
+const uint3& block_index() {
+  return block().index;
+}
+const dim3& block_size() {
+  return running->shape.block;
+}
+const dim3& grid_size() {
+  return running->shape.grid;
+}
+unsigned cluster_rank() {
+  return block().rank;
+}
+int lane() {
+  return current->thread.number % 32;
+}
 
-void* dynamic_shared() { return block().arena + kDynamic; }
+void* dynamic_shared() {
+  return block().arena + kDynamic;
+}
 void* static_shared(const void* declaration, std::size_t bytes) {
   Block& b = block();
   const auto [found, fresh] = b.statics.try_emplace(declaration, b.next_static);
@@ -487,10 +507,13 @@ void* static_shared(const void* declaration, std::size_t bytes) {
 }
 uint32_t shared_address(const void* p) {
   const auto distance = static_cast<const uint8_t*>(p) - block().arena;
-  if (distance < 0 || distance >= static_cast<std::ptrdiff_t>(kArena)) die("an address that is not in this block's shared memory");
+  if (distance < 0 || distance >= static_cast<std::ptrdiff_t>(kArena))
+    die("an address that is not in this block's shared memory");
   return static_cast<uint32_t>(distance);
 }
-void* shared_memory(uint32_t address) { return shared_memory(address, block().rank); }
+void* shared_memory(uint32_t address) {
+  return shared_memory(address, block().rank);
+}
 void* shared_memory(uint32_t address, unsigned rank) {
   if (address >= kArena) die("an address beyond shared memory");
   Cluster& c = *block().cluster;
@@ -503,7 +526,8 @@ void* shared_memory(uint32_t address, unsigned rank) {
 void sync_block(int barrier, int threads) {
   Block& b = block();
   if (barrier < 0 || barrier >= kNamed) die("a named barrier that there is not");
-  meet(b.named[barrier], threads == 0 ? b.alive : threads, barrier == 0 ? "__syncthreads" : "a named barrier");
+  meet(b.named[barrier], threads == 0 ? b.alive : threads,
+       barrier == 0 ? "__syncthreads" : "a named barrier");
 }
 void arrive_block(int barrier, int threads) {
   Meeting& m = block().named[barrier];
@@ -520,7 +544,9 @@ uint64_t exchange(unsigned mask, uint64_t value, int from) {
   meet(e.meeting, __builtin_popcount(mask), "a warp's exchange");
   return from >= 0 && from < 32 && mask >> from & 1 ? values[from] : value;
 }
-void sync_warp(unsigned mask) { exchange(mask, 0, 32); }
+void sync_warp(unsigned mask) {
+  exchange(mask, 0, 32);
+}
 void sync_cluster() {
   Cluster& c = *block().cluster;
   meet(c.meeting, c.alive, "a cluster's barrier");
@@ -570,7 +596,8 @@ void complete(Block* to, uint32_t barrier, int64_t bytes) {
 }  // namespace
 
 void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) die("a bulk copy that is not aligned to 16 bytes");
+  if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    die("a bulk copy that is not aligned to 16 bytes");
   Block* const b = &block();
   running->copies.push_back([=] {
     std::memcpy(b->arena + to, from, bytes);
@@ -610,12 +637,14 @@ void copy_box(const Map& given, uint32_t to, uint32_t barrier, std::array<int, 5
         for (uint32_t part = 0; part < line; part += 16) {
           uint32_t address = to + r * line + part;
           if (map.swizzled) address ^= (address >> 7 & 7) << 4;
-          std::memcpy(cluster->blocks[rank]->arena + address, values.data() + part, std::min(16u, line - part));
+          std::memcpy(cluster->blocks[rank]->arena + address, values.data() + part,
+                      std::min(16u, line - part));
         }
       }
     }
     for (std::size_t rank = 0; rank < cluster->blocks.size(); ++rank)
-      if (blocks >> rank & 1) complete(cluster->blocks[rank].get(), barrier, static_cast<int64_t>(rows) * line);
+      if (blocks >> rank & 1)
+        complete(cluster->blocks[rank].get(), barrier, static_cast<int64_t>(rows) * line);
   });
 }
 
@@ -659,13 +688,15 @@ void wait_products(int pending) {
     if (all > static_cast<std::size_t>(pending)) {
       const std::size_t groups = all - static_cast<std::size_t>(pending);
       multiply(block(), group, groups);
-      for (Fiber* f : group) f->products.erase(f->products.begin(), f->products.begin() + static_cast<std::ptrdiff_t>(groups));
+      for (Fiber* f : group)
+        f->products.erase(f->products.begin(), f->products.begin() + static_cast<std::ptrdiff_t>(groups));
     }
   }
   meet(w.meeting, 128, "a warpgroup's products");
 }
 
-void ptx::warp_product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4], Values values) {
+void ptx::warp_product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                       Values values) {
   Warp& w = block().warps[static_cast<std::size_t>(current->thread.number / 32)];
   Lane& mine = w.lanes[static_cast<std::size_t>(lane())];
   std::copy(a, a + 4, mine.a), std::copy(b, b + 2, mine.b), std::copy(c, c + 4, mine.c);

@@ -1,7 +1,8 @@
-// A GPU that is not there: the threads of a kernel are fibers of one CPU thread, which take turns where they wait for
-// each other. Blocks of a cluster run at the same time, other blocks start when those that run can't go on, up to as
-// many as the machine has SMs. What the copy engine and the tensor cores are asked for happens late: copies when the
-// scheduler gets to them, products when their warpgroup waits for them; so who reads too early reads something else.
+// A GPU that is not there: the threads of a kernel are fibers of one CPU thread, which take turns where they
+// wait for each other. Blocks of a cluster run at the same time, other blocks start when those that run can't
+// go on, up to as many as the machine has SMs. What the copy engine and the tensor cores are asked for
+// happens late: copies when the scheduler gets to them, products when their warpgroup waits for them; so who
+// reads too early reads something else.
 #pragma once
 
 #include <array>
@@ -39,7 +40,9 @@ struct Coordinates {
     operator unsigned() const { return of().z; }
   } z;
 };
-inline const uint3& thread_index() { return now->index; }
+inline const uint3& thread_index() {
+  return now->index;
+}
 
 // ---- shared memory: 32-bit addresses as the hardware has them, valid in every block of a cluster ----
 
@@ -78,7 +81,8 @@ struct Map {  // what a CUtensorMap holds here
 static_assert(sizeof(Map) <= 128);
 
 void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
-void copy_box(const Map& map, uint32_t to, uint32_t barrier, std::array<int, 5> at, unsigned blocks);  // a mask
+void copy_box(const Map& map, uint32_t to, uint32_t barrier, std::array<int, 5> at,
+              unsigned blocks);                                        // a mask
 void copy_line(uint32_t to, const void* from, int bytes, int inside);  // cp.async: 16 bytes of one thread
 void commit_lines();
 void wait_lines(int pending);
@@ -101,8 +105,8 @@ cudaError_t launch(const Shape& shape, std::function<void()> thread);
 unsigned processors();
 
 template <class Kernel, class... A>
-  requires(!std::is_function_v<std::remove_pointer_t<Kernel>>)
-cudaError_t start(const Shape& shape, Kernel kernel, A... arguments) {
+requires(!std::is_function_v<std::remove_pointer_t<Kernel>>) cudaError_t
+    start(const Shape& shape, Kernel kernel, A... arguments) {
   return launch(shape, [kernel, given = std::tuple<A...>(arguments...)] { std::apply(kernel, given); });
 }
 template <class... P>

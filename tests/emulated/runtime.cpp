@@ -1,5 +1,6 @@
-// What we use of CUDA's runtime, for the emulation: one device whose memory is the host's, streams that do everything at
-// once, graphs that are lists of work.
+// What we use of CUDA's runtime, for the emulation: one device whose memory is the host's, streams that do
+// everything at once, graphs that are lists of work.
+#include "tests/emulated/machine.h"
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +11,6 @@
 #include <mutex>
 #include <set>
 #include <vector>
-
-#include "tests/emulated/machine.h"
 
 namespace {
 
@@ -55,37 +54,67 @@ cudaError_t cudaGetLastError() {
   last = cudaSuccess;
   return status;
 }
-cudaError_t cudaPeekAtLastError() { return last; }
-const char* cudaGetErrorName(cudaError_t e) { return e == cudaSuccess ? "cudaSuccess" : "cudaError"; }
+cudaError_t cudaPeekAtLastError() {
+  return last;
+}
+const char* cudaGetErrorName(cudaError_t e) {
+  return e == cudaSuccess ? "cudaSuccess" : "cudaError";
+}
 const char* cudaGetErrorString(cudaError_t e) {
   switch (e) {
-    case cudaSuccess: return "no error";
-    case cudaErrorInvalidValue: return "invalid argument";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
-    case cudaErrorNotSupported: return "operation not supported";
-    case cudaErrorMisalignedAddress: return "misaligned address";
-    default: return "an error of the emulated GPU";
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorNotSupported:
+      return "operation not supported";
+    case cudaErrorMisalignedAddress:
+      return "misaligned address";
+    default:
+      return "an error of the emulated GPU";
   }
 }
 
 // ---- the device ----
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return noted(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  return *count = 1, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  return *device = 0, cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return noted(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+cudaError_t cudaDeviceSynchronize() {
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return *version = CUDART_VERSION, cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = CUDART_VERSION, cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: return *value = 9, cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: return *value = 0, cudaSuccess;
-    case cudaDevAttrMultiProcessorCount: return *value = static_cast<int>(emulated::processors()), cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return *value = 232448, cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return *value = 233472, cudaSuccess;
-    case cudaDevAttrL2CacheSize: return *value = 50 << 20, cudaSuccess;
-    case cudaDevAttrClockRate: return *value = 1000000, cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      return *value = 9, cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      return *value = 0, cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      return *value = static_cast<int>(emulated::processors()), cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      return *value = 232448, cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      return *value = 233472, cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+      return *value = 50 << 20, cudaSuccess;
+    case cudaDevAttrClockRate:
+      return *value = 1000000, cudaSuccess;
     default:
       std::fprintf(stderr, "emulated GPU: attribute %d is not known\n", static_cast<int>(attribute));
       return noted(cudaErrorInvalidValue);
@@ -96,19 +125,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = cudaDeviceProp{};
   std::strcpy(p->name, "emulated GPU");
   p->major = 9, p->minor = 0, p->multiProcessorCount = static_cast<int>(emulated::processors());
-  p->totalGlobalMem = size_t{8} << 30, p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->l2CacheSize = 50 << 20;
-  p->sharedMemPerBlockOptin = 232448, p->sharedMemPerMultiprocessor = 233472, p->regsPerMultiprocessor = 65536;
+  p->totalGlobalMem = size_t{8} << 30, p->warpSize = 32, p->maxThreadsPerBlock = 1024,
+  p->l2CacheSize = 50 << 20;
+  p->sharedMemPerBlockOptin = 232448, p->sharedMemPerMultiprocessor = 233472,
+  p->regsPerMultiprocessor = 65536;
   p->maxThreadsPerMultiProcessor = 2048;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return *free = size_t{6} << 30, *total = size_t{8} << 30, cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void*, const cudaLaunchConfig_t* config) {
   unsigned cluster = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i)
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = config->attrs[i].val.clusterDim.x;
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      cluster = config->attrs[i].val.clusterDim.x;
   return *count = static_cast<int>(emulated::processors() / cluster), cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* count, const void*, int threads, size_t) {
@@ -122,14 +156,24 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   if (bytes > size_t{6} << 30) return noted(cudaErrorMemoryAllocation);
   return noted(posix_memalign(p, 256, bytes ? bytes : 1) == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
 }
-cudaError_t cudaFree(void* p) { return free(p), cudaSuccess; }
-cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaMalloc(p, bytes); }
-cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) { return cudaMalloc(p, bytes); }
-cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+cudaError_t cudaFree(void* p) {
+  return free(p), cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** p, size_t bytes) {
+  return cudaMalloc(p, bytes);
+}
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
+  return cudaMalloc(p, bytes);
+}
+cudaError_t cudaFreeHost(void* p) {
+  return cudaFree(p);
+}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   return std::memmove(to, from, bytes), cudaSuccess;
 }
-cudaError_t cudaMemset(void* to, int value, size_t bytes) { return std::memset(to, value, bytes), cudaSuccess; }
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return std::memset(to, value, bytes), cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return emulated::submit(stream, [=] { std::memmove(to, from, bytes); });
 }
@@ -142,16 +186,30 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return *stream = reinterpret_cast<cudaStream_t>(new Stream), cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return cudaStreamCreate(stream); }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete &stream_of(stream), cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  return cudaStreamCreate(stream);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return delete &stream_of(stream), cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return *event = reinterpret_cast<cudaEvent_t>(new Clock::time_point), cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return cudaEventCreate(event);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return delete reinterpret_cast<Clock::time_point*>(event), cudaSuccess;
 }
@@ -161,8 +219,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   return cudaEventRecord(event, stream);
 }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) {
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   const auto at = [](cudaEvent_t e) { return *reinterpret_cast<Clock::time_point*>(e); };
   return *ms = std::chrono::duration<float, std::milli>(at(to) - at(from)).count(), cudaSuccess;
@@ -193,23 +255,29 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const auto& work : *reinterpret_cast<Work*>(exec)) emulated::submit(stream, work);
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete reinterpret_cast<Work*>(graph), cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete reinterpret_cast<Work*>(exec), cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return delete reinterpret_cast<Work*>(graph), cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return delete reinterpret_cast<Work*>(exec), cudaSuccess;
+}
 
 // ---- the driver's functions that the runtime gives out ----
 
 static CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* base,
                              const cuuint64_t* sizes, const cuuint64_t* pitches, const cuuint32_t* box,
-                             const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+                             const cuuint32_t* steps, CUtensorMapInterleave interleave,
+                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   const uint64_t size = type == CU_TENSOR_MAP_DATA_TYPE_UINT8     ? 1
                         : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
                                                                   : 2;
-  if (rank < 1 || rank > 5 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || reinterpret_cast<uintptr_t>(base) % 16 != 0 ||
+  if (rank < 1 || rank > 5 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+      reinterpret_cast<uintptr_t>(base) % 16 != 0 ||
       (swizzle != CU_TENSOR_MAP_SWIZZLE_128B && swizzle != CU_TENSOR_MAP_SWIZZLE_NONE))
     return CUDA_ERROR_INVALID_VALUE;
   emulated::Map m{};
-  m.base = static_cast<const uint8_t*>(base), m.rank = rank, m.swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+  m.base = static_cast<const uint8_t*>(base), m.rank = rank,
+  m.swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
   m.pitches[0] = size;
   for (cuuint32_t i = 0; i < rank; ++i) {
     if (sizes[i] < 1 || box[i] < 1 || box[i] > 256 || steps[i] != 1) return CUDA_ERROR_INVALID_VALUE;

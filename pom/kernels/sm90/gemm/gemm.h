@@ -46,7 +46,7 @@ struct Gemm {
   // Of gemm_sums (order 2, 16 bits) and gemm_context: 0, or the order if w, and the bias of gemm_sums, stand
   // in the paper's layout: the copies bring the rows into the kernel's order.
   int factors = 0;
-  int tile = 0;         // 0: chosen by the sizes; else 1 + an index of gemm_tile()
+  int tile = 0;  // 0: chosen by the sizes; else 1 + an index of gemm_tile()
   GemmSplits splits;
   bool steady = false;  // w was written before the kernel before this one was launched: it is read early
 };
