@@ -22,6 +22,8 @@ using c10::Storage;
 using c10::StorageImpl;
 using torch::jit::Stack;
 
+const c10::Device kDevice(c10::kCUDA, 0);
+
 void drop_storage(void* held) {
   delete static_cast<Storage*>(held);
 }
@@ -76,7 +78,7 @@ IValue each_tensor(const IValue& value, const Change& change) {
 // One call: which of the CPU's tensors and storages stand for which of the device's.
 class Call {
  public:
-  explicit Call(c10::Device device, bool results_stay_here) : device_(device), here_(results_stay_here) {}
+  explicit Call(bool results_stay_here) : here_(results_stay_here) {}
 
   at::Tensor to_cpu(const at::Tensor& t) {
     if (!on_device(t)) return t;
@@ -125,12 +127,12 @@ class Call {
  private:
   Storage to_device(const Storage& storage) {
     Storage& made = cuda_[storage.unsafeGetStorageImpl()];
-    if (!made) made = over(storage, device_);
+    if (!made) made = over(storage, kDevice);
     return made;
   }
   // A kernel that made the CPU's storage larger gave it memory of its own.
   void grow(const Storage& device, const Storage& cpu) const {
-    c10::DataPtr data(cpu.mutable_data(), new Storage(cpu), drop_storage, device_);
+    c10::DataPtr data(cpu.mutable_data(), new Storage(cpu), drop_storage, kDevice);
     device.set_data_ptr_noswap(std::move(data));
     device.set_nbytes(cpu.nbytes());
   }
@@ -138,7 +140,6 @@ class Call {
   struct Pair {
     at::Tensor device, cpu;
   };
-  c10::Device device_;
   bool here_;
   std::vector<Pair> pairs_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> number_;  // of both of a pair
@@ -163,7 +164,7 @@ bool waits(const std::string& name) {
 
 struct Arguments {
   std::optional<c10::Device> asked;  // a device among the arguments
-  std::optional<c10::Device> device;
+  bool device_tensor = false;
   bool host_tensor = false;  // more than a number
   bool host_number = false;
   bool unpinned = false;
@@ -174,12 +175,11 @@ Arguments look_at(const c10::OperatorHandle& op, const Stack& stack, std::size_t
   Arguments found;
   for (std::size_t i = begin; i < stack.size(); ++i) {
     if (stack[i].isDevice()) found.asked = stack[i].toDevice();
-    if (op.schema().arguments()[i - begin].name() == "non_blocking") found.non_blocking = stack[i].toBool();
-    if (stack[i].isStorage() && stack[i].toStorage().device().is_cuda())
-      found.device = stack[i].toStorage().device();
+    if (op.schema().arguments()[i - begin].name() == "non_blocking")
+      found.non_blocking = stack[i].isBool() && stack[i].toBool();
     each_tensor(stack[i], [&](const at::Tensor& t) {
-      if (on_device(t)) found.device = t.device();
-      if (t.defined() && t.is_cpu()) {
+      found.device_tensor |= on_device(t);
+      if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided) {
         (t.dim() > 0 ? found.host_tensor : found.host_number) = true;
         found.unpinned |= !is_pinned(t.const_data_ptr());
       }
@@ -188,9 +188,8 @@ Arguments look_at(const c10::OperatorHandle& op, const Stack& stack, std::size_t
   }
   const std::string& name = op.schema().name();
   TORCH_CHECK(
-      !found.device || !found.host_tensor || may_mix(name), name,
+      !found.device_tensor || !found.host_tensor || may_mix(name), name,
       ": Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!");
-  if (!found.device) found.device = found.asked;
   return found;
 }
 
@@ -253,15 +252,11 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
   const Arguments given = look_at(op, *stack, begin);
   const bool to_host = goes_to_host(op, *stack, begin, given), in_graph = capturing();
   if (in_graph) check_capturable(op, given, to_host);
-  Call call(given.device.value_or(c10::Device(c10::kCUDA, 0)).has_index()
-                ? given.device.value_or(c10::Device(c10::kCUDA, 0))
-                : c10::Device(c10::kCUDA, 0),
-            to_host);
+  Call call(to_host);
   for (std::size_t i = begin; i < stack->size(); ++i) {
     IValue& value = (*stack)[i];
-    const auto& type = *arguments[i - begin].real_type();
     if (value.isDevice()) value = c10::Device(c10::kCPU);
-    if (type.str() == "Generator?" || type.str() == "Generator") value = generator();
+    if (arguments[i - begin].name() == "generator") value = generator();
   }
   Stack recorded = in_graph ? by_address(*stack, begin, stack->size()) : Stack();
   for (std::size_t i = begin; i < stack->size(); ++i) {
