@@ -6,7 +6,7 @@ file(CONFIGURE OUTPUT ${made}/c10/cuda/impl/cuda_cmake_macros.h CONTENT "#pragma
 # For the files that use CUDA alone: with the same flags as in other builds a compiler cache has the rest.
 set_property(GLOBAL PROPERTY POM_CUDA_OPTIONS -isystem${POM_CUDA_HEADERS} -isystem${made})
 
-add_library(pom_emulated_torch SHARED ${here}/device.cpp ${here}/fallback.cpp ${here}/graph.cpp ${here}/memory.cpp ${here}/python.cpp
+add_library(pom_emulated_torch SHARED ${here}/device.cpp ${here}/fallback.cpp ${here}/graph.cpp ${here}/memory.cpp ${here}/products.cpp ${here}/python.cpp
                                       $<TARGET_OBJECTS:pom_emulated_machine>)
 target_include_directories(pom_emulated_torch PRIVATE ${PROJECT_SOURCE_DIR})
 target_compile_options(pom_emulated_torch PRIVATE -Wall -Wextra -Wno-unused-parameter -isystem${POM_CUDA_HEADERS} -isystem${made})
