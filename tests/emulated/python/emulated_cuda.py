@@ -53,8 +53,7 @@ def nothing(*arguments, **named):
     return None
 
 
-def install(library):
-    torch.ops.load_library(library)
+def install():
     gpu, cuda = torch.ops.emulated_gpu, torch.cuda
     properties = SimpleNamespace(name="emulated GPU", major=9, minor=0, total_memory=8 << 30)
     for name, value in {

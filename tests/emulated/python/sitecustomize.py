@@ -1,6 +1,7 @@
 """With this folder on PYTHONPATH, whatever Python imports torch has the emulated GPU: pytest, and what its
 tests start. $POM_EMULATED_GPU names build/emulated/libpom_emulated_torch.so; without it nothing happens."""
 
+import ctypes
 import importlib.abc
 import importlib.util
 import os
@@ -18,10 +19,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         run = spec.loader.exec_module
 
         def exec_module(module):
+            # Before torch is imported, which asks once and for all whether there is a GPU.
+            ctypes.CDLL(os.environ["POM_EMULATED_GPU"])
             run(module)
             import emulated_cuda
 
-            emulated_cuda.install(os.environ["POM_EMULATED_GPU"])
+            emulated_cuda.install()
 
         spec.loader.exec_module = exec_module
         return spec
