@@ -263,8 +263,9 @@ TEST_P(GpuHalves, NoFp8WhereThereIsNoKernel) {
   const at::Tensor past = at::zeros({B, 1, 10 * d}, x.options()), H = at::ones({B, 10 * d}, x.options());
   const PastSums before{0, past, at::empty_like(past), at::ones({1}, x.options())};
   EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, before, {Fp8::Stage::on}), Error);
-  if (!fp8_widths())
+  if (!fp8_widths()) {
     EXPECT_THROW(add_selection(stream, modulation, H, weights, gate, {Fp8::Stage::on}), Error);
+  }
   const PathGuard composed(Path::composed);
   EXPECT_THROW(add_feed_forward(stream, modulation, up, down, gate, {Fp8::Stage::on, {}}), Error);
   EXPECT_THROW(add_mixer(stream, modulation, weights, 5, gate, before, {Fp8::Stage::on}), Error);
