@@ -204,7 +204,6 @@ JsonObject row_json(const train::Plan& plan, const train::PlanRow& row) {
                          .add("aside", m.aside)
                          .add("buckets", m.buckets)
                          .add("copies", m.copies)
-                         .add("forms", m.forms)
                          .add("activations", m.activations)
                          .add("workspaces", m.workspaces))
       .add("fits", row.fits);

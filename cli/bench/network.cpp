@@ -19,7 +19,6 @@
 #include "pom/models/dipom.h"
 #include "pom/models/vdipom.h"
 #include "pom/ops/cuda/graphs.h"
-#include "pom/ops/gradient_places.h"
 #include "pom/ops/weight_copies.h"
 #include "pom/train/device.h"
 #include "pom/train/optimizer.h"
@@ -121,7 +120,6 @@ struct Trainee::Impl {
       for (at::Tensor& values : network().parameters()) randomise(values);
     }
     parameters.emplace(train::named_parameters(network()), train::forward_names(config));
-    places = std::make_unique<ops::GradientPlaces>(parameters->gradients(), parameters->tensors());
     if (device.is_cuda() && options.precision == "bf16")
       copies = std::make_unique<ops::WeightCopies>(parameters->values(), parameters->tensors());
     if (!options.update) return;
@@ -151,10 +149,12 @@ struct Trainee::Impl {
   }
 
   void gradients(const Batch& b) {
-    places->begin();
+    if (optimizer)
+      parameters->gradients().zero_();
+    else
+      network().zero_grad();
     const train::Precision lower(device, options.precision);
     forward(b).to(at::kFloat).square().mean().backward();
-    places->finish();
   }
 
   // Its numbers of the step are the host's: outside of a graph.
@@ -209,7 +209,6 @@ struct Trainee::Impl {
   Options options;
   at::Device device;
   std::optional<train::Parameters> parameters;
-  std::unique_ptr<ops::GradientPlaces> places;
   std::unique_ptr<ops::WeightCopies> copies;  // which the update writes, as the learner's does
   std::optional<train::Shares> shares;
   std::optional<train::Optimizer> optimizer;

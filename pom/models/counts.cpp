@@ -112,10 +112,6 @@ BlockMatrices block_matrices(const NetworkConfig& c) {
   const std::int64_t d = c.dim, mixer = c.attention() ? 4 * d * d : 3 * c.features() * d;
   BlockMatrices m;
   m.products = (c.video() ? 2 : 1) * mixer + 2 * c.ffw_expand * d * d;
-  // The feed-forward's second one and a mixer's last one transposed; a mixer's context in its order, but not
-  // that of a text, which has a mask.
-  m.forms = c.ffw_expand * d * d;
-  if (!c.attention()) m.forms += (c.video() ? 3 : 2) * c.features() * d;
   m.all = m.products + modulations(c) * d * d;
   return m;
 }
@@ -123,9 +119,8 @@ BlockMatrices block_matrices(const NetworkConfig& c) {
 std::int64_t training_memory(const NetworkConfig& c, std::int64_t height, std::int64_t width,
                              at::ScalarType dtype, std::int64_t batch) {
   const std::int64_t masters = count_parameters(c) * 5 * stream_bytes(dtype);  // with gradient, moments, EMA
-  const BlockMatrices block = block_matrices(c);
-  const std::int64_t copy =  // for the products
-      bytes_of(dtype) < 4 ? c.depth * (block.products + block.forms) * bytes_of(dtype) : 0;
+  const std::int64_t copy =
+      bytes_of(dtype) < 4 ? c.depth * block_matrices(c).products * bytes_of(dtype) : 0;  // for the products
   const TrainingActivations each = training_activations(c, height, width, dtype, /*fused=*/true);
   return masters + copy + batch * (each.kept + each.working);
 }

@@ -41,10 +41,9 @@ TrainingActivations training_activations(const NetworkConfig& config, std::int64
                                          at::ScalarType dtype, bool fused);
 
 // Numbers in the matrices of one block: those that tokens are multiplied by, of which bf16 training has a
-// copy; those of which the fused branches on a GPU have another one in another form; and all of them with
-// those of the conditions.
+// copy, and all of them with those of the conditions.
 struct BlockMatrices {
-  std::int64_t products = 0, forms = 0, all = 0;
+  std::int64_t products = 0, all = 0;
 };
 BlockMatrices block_matrices(const NetworkConfig& config);
 

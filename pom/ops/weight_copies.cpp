@@ -92,7 +92,6 @@ at::Tensor WeightCopies::copy_of(Matrix& matrix, CopyForm form, std::int64_t ord
   std::vector<std::int64_t> shape = matrix.weight.sizes().vec();
   if (form == CopyForm::transposed) std::swap(shape[0], shape[1]);
   matrix.copies.push_back({form, order, at::empty(shape, flat_.options().dtype(kCopies))});
-  ++count_;
   tables_.clear();
   all_ = {};
   make(matrix);

@@ -49,7 +49,6 @@ class WeightCopies {
   void written();
 
   std::int64_t bytes() const;
-  int count() const { return count_; }  // of copies, which are never given up again
 
  private:
   struct Copy {
@@ -79,7 +78,6 @@ class WeightCopies {
     cuda::WeightTable table;
   };
   at::Tensor flat_;
-  int count_ = 0;
   std::vector<Matrix> matrices_;
   std::vector<Table> tables_;  // of the copies there are
   cuda::WeightTable all_;      // of the copies alone

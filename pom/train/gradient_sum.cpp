@@ -76,11 +76,7 @@ GradientSum::GradientSum(Parameters& parameters, const Shares& shares, const par
         buckets_of_[i].push_back(b);
         ++members_[b];
       }
-  if (ranks_.alone()) {
-    if (options_.direct && parameters_.values().scalar_type() == at::kFloat)
-      places_ = std::make_unique<ops::GradientPlaces>(parameters_.gradients(), parameters_.tensors());
-    return;
-  }
+  if (ranks_.alone()) return;
   for (std::size_t i = 0; i < slices.size(); ++i)
     torch::autograd::impl::set_post_acc_grad_hooks(parameters_.tensors()[i],
                                                    std::make_unique<Hook>(*this, i));
@@ -115,14 +111,7 @@ void GradientSum::begin(std::int64_t parts) {
   const auto deepest = static_cast<std::size_t>(tree_depth(steps_));
   while (aside_.size() < deepest) aside_.push_back(at::empty_like(result()));
   depth_ = 0;
-  if (!options_.own_alone) start_from_zero();
-}
-
-void GradientSum::start_from_zero() {
-  if (places_)
-    places_->begin();
-  else
-    parameters_.gradients().zero_();
+  if (!options_.own_alone) parameters_.gradients().zero_();
 }
 
 void GradientSum::before(std::int64_t part) {
@@ -147,11 +136,10 @@ void GradientSum::after(std::int64_t part) {
     return;
   }
   const at::Tensor& sum = result();
-  if (places_ && (last || step.push || step.pops > 0)) places_->finish();
   for (int i = 0; i < step.pops; ++i) sum.add_(aside_[--depth_]);
   if (!step.push) return;
   aside_[depth_++].copy_(sum);
-  if (!options_.own_alone) start_from_zero();
+  if (!options_.own_alone) parameters_.gradients().zero_();
 }
 
 void GradientSum::ready(std::size_t parameter) {

@@ -19,7 +19,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
-#include "pom/ops/gradient_places.h"
 #include "pom/parallel/ranks.h"
 #include "pom/train/division.h"
 #include "pom/train/parameters.h"
@@ -31,7 +30,6 @@ struct GradientSumOptions {
   bool exact = false;      // the tree of division.h over all ranks; else in the order of the backend
   bool narrow = false;     // sent as bf16
   bool own_alone = false;  // only the own parts are kept (shares divided), and parts of ranks are interleaved
-  bool direct = true;      // one rank: GEMMs may write gradients themselves (pom/ops/gradient_places.h)
   bool overlap = true;     // else everything is sent after the backward pass: for comparisons
 };
 
@@ -69,8 +67,6 @@ class GradientSum {
   const Shares& shares_;
   parallel::Ranks ranks_;
   GradientSumOptions options_;
-  void start_from_zero();  // the sum of the parts to come
-  std::unique_ptr<ops::GradientPlaces> places_;
   std::vector<TreeStep> steps_;
   std::vector<at::Tensor> aside_;  // sums of earlier parts
   std::size_t depth_ = 0;          // of them that are in use

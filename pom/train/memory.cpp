@@ -64,7 +64,6 @@ RankMemory rank_memory(const Workload& work, Shard shard, std::int64_t ranks, bo
   const bool exchanged = divided || mine.exact;
   if (!alone && exchanged) m.buckets = (own_gradients ? 2 : 1) * bucket;
   m.copies = work.precision == "bf16" ? 2 * work.network.depth * block.products : 0;
-  m.forms = work.precision == "bf16" && fused && !by_layer ? 2 * work.network.depth * block.forms : 0;
   m.activations = activations_of(work, mine, fused);
   m.workspaces = cpu ? 0 : gpu_workspaces;
   return m;

@@ -12,12 +12,11 @@ struct RankMemory {
   std::int64_t aside = 0;        // sums of gradients of earlier parts of a batch
   std::int64_t buckets = 0;      // on their way
   std::int64_t copies = 0;       // of the weights in bf16
-  std::int64_t forms = 0;        // of some of them once more, transposed or in another order
   std::int64_t activations = 0;  // of one part of the batch
   std::int64_t workspaces = 0;   // of a GPU's libraries
 
   std::int64_t state() const { return weights + gradients + moments + average; }
-  std::int64_t total() const { return state() + aside + buckets + copies + forms + activations + workspaces; }
+  std::int64_t total() const { return state() + aside + buckets + copies + activations + workspaces; }
 };
 
 // `fused`: through the fused branches of Hopper's kernels; `cpu` as in rank_work().

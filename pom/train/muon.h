@@ -29,13 +29,4 @@ void muon_step(const MuonNumbers& numbers, const at::Tensor& scale, const at::Te
 // (0.7 to 1.2) by five steps of a polynomial iteration, in `dtype`. A matrix of zeros stays one.
 at::Tensor orthogonal(const at::Tensor& matrices, at::ScalarType dtype);
 
-// Of x ← a·x + b·(x xᵀ) x + c·(x xᵀ)² x, which drives every singular value from (0, 1] towards 1: steep at 0,
-// at the price of not settling exactly.
-struct MuonPolynomial {
-  double a, b, c;
-};
-inline constexpr MuonPolynomial muon_polynomial = {3.4445, -4.7750, 2.0315};
-inline constexpr int muon_iterations = 5;
-inline constexpr double muon_least_norm = 1e-7;
-
 }  // namespace pom::train

@@ -10,7 +10,6 @@
 #include <c10/core/GradMode.h>
 
 #include "pom/base/error.h"
-#include "pom/ops/cuda/device.h"
 #include "pom/ops/cuda/optimizer.h"
 #include "pom/train/adamw_cpu.h"
 #include "pom/train/training_model.h"
@@ -70,10 +69,10 @@ void step_composed(const Buffers& b, const AdamWNumbers& n, const at::Tensor& sc
   if (n.ema_weight > 0) b.ema.lerp_(b.p, n.ema_weight);
 }
 
-// Whether a kernel did it, which wrote the copies too.
+// Whether the copies were written too.
 bool step_adamw(const Buffers& b, AdamWNumbers numbers, const at::Tensor& scale,
                 const ops::cuda::WeightTable& copies) {
-  if (step_cuda(b, numbers, scale, copies)) return true;
+  if (step_cuda(b, numbers, scale, copies)) return copies.parts.defined();
   if (!b.p.is_cpu()) return step_composed(b, numbers, scale), false;
   numbers.clip_scale = scale.item<double>();
   if (b.p.scalar_type() == at::kDouble)
@@ -97,7 +96,6 @@ Optimizer::Optimizer(Parameters& parameters, const OptimizerConfig& config, cons
                                                   : parameters.values().clone();
   if (config.kind != "muon") return;
   find_own_matrices(one_by_one);
-  batches_.one_by_one = one_by_one;
   const at::Tensor& values = parameters.values();
   again_.graphs = ops::cuda::graphs_on(values.device(), ops::cuda::GraphWeights::changing);
   if (again_.graphs)
@@ -147,43 +145,14 @@ at::Tensor Optimizer::clip_scale(const at::Tensor& norm) const {
 void Optimizer::step_matrices(const MuonNumbers& numbers, const at::Tensor& scale,
                               const at::Tensor& gradients) {
   const bool own_gradients = gradients.numel() != parameters_.total();
-  if (batches_.all)
-    return batches_.all->step(numbers, scale, parameters_.values(), gradients, moment1,
-                              numbers.ema_weight > 0 ? ema : at::Tensor());
   for (const OwnMatrices& each : matrices_)
     muon_step(numbers, scale, (parameters_.divided() ? each.own : each.flat).of(parameters_.values()),
               (own_gradients ? each.own : each.flat).of(gradients), each.own.of(moment1), each.own.of(ema));
 }
 
-// Where the gradients are elsewhere than before, or weights have other copies: what was captured goes too.
-void Optimizer::renew_batches(bool own_gradients) {
-  if (parameters_.values().scalar_type() != at::kFloat || !ops::cuda::has_kernels()) return;
-  const bool writes = copies_ != nullptr && !shares_.divided();
-  const int copies = writes ? copies_->count() : 0;
-  if (batches_.all && batches_.own_gradients == own_gradients && batches_.copies == copies) return;
-  again_.graphs->drop();
-  std::vector<MuonPlace> places;
-  for (const OwnMatrices& each : matrices_) {
-    const MatrixGroup &flat = each.flat, &own = each.own, &p = parameters_.divided() ? own : flat,
-                      &g = own_gradients ? own : flat;
-    for (std::int64_t i = 0; i < flat.count; ++i)
-      places.push_back({p.begin + i * p.stride, g.begin + i * g.stride, own.begin + i * own.stride, flat.rows,
-                        flat.columns});
-  }
-  std::vector<ops::cuda::CopiedMatrix> written;
-  if (writes)
-    for (ops::cuda::CopiedMatrix& each : copies_->copied())
-      if (each.begin < parameters_.matrices_end()) written.push_back(std::move(each));
-  const at::Tensor& values = parameters_.values();
-  batches_ = {std::make_unique<MuonBatches>(std::move(places), batches_.one_by_one, values.device(),
-                                            values.scalar_type(), written),
-              batches_.one_by_one, own_gradients, copies};
-}
-
 void Optimizer::step_matrices_again(MuonNumbers numbers, const at::Tensor& scale,
                                     const at::Tensor& gradients) {
   if (matrices_.empty()) return;
-  renew_batches(gradients.numel() != parameters_.total());
   std::vector<const void*> places;
   for (const at::Tensor& t : {gradients, parameters_.values(), moment1, ema})
     places.push_back(t.const_data_ptr());
@@ -217,9 +186,7 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
     step_matrices_again(own, scale, gradients);
   else
     step_matrices(own, scale, gradients);
-  // Of the copies of weights, all: by muon, and by each of the passes that follow.
-  bool written = copies_ != nullptr && !shares_.divided() &&
-                 (!muon || matrices_.empty() || (batches_.all && batches_.all->writes_all()));
+  bool written = false;
   for (const OwnRange& range : shares_.own()) {
     const std::int64_t passed =  // of the range, those that muon has changed
         muon ? std::clamp<std::int64_t>(parameters_.matrices_end() - range.begin, 0, range.count) : 0;
@@ -231,14 +198,13 @@ void Optimizer::step(const at::Tensor& gradients, const at::Tensor& norm, double
                           range.of_own(ema),
                           std::clamp<std::int64_t>(parameters_.decayed() - range.begin, 0, range.count)};
     const bool all = copies_ != nullptr && !shares_.divided();
-    const bool fused = step_adamw(buffers.from(passed), numbers, scale,
-                                  all ? copies_->table(passed) : ops::cuda::WeightTable());
-    written = written && fused;
+    written = step_adamw(buffers.from(passed), numbers, scale,
+                         all ? copies_->table(passed) : ops::cuda::WeightTable());
   }
   if (!parameters_.divided()) shares_.gather(parameters_.values());
   // Kernels and graphs, and what comes from other ranks, count as no change by themselves.
   parameters_.values().unsafeGetTensorImpl()->bump_version();
-  if (written) copies_->written();
+  if (written && !muon) copies_->written();
 }
 
 }  // namespace pom::train

@@ -11,7 +11,6 @@
 #include "pom/ops/cuda/graphs.h"
 #include "pom/ops/weight_copies.h"
 #include "pom/train/muon.h"
-#include "pom/train/muon_batches.h"
 #include "pom/train/parameters.h"
 #include "pom/train/recipe.h"
 #include "pom/train/shares.h"
@@ -43,7 +42,6 @@ class Optimizer {
   at::Tensor clip_scale(const at::Tensor& norm) const;  // a scalar on the device
   void find_own_matrices(bool one_by_one);
   void step_matrices(const MuonNumbers& numbers, const at::Tensor& scale, const at::Tensor& gradients);
-  void renew_batches(bool own_gradients);
   void step_matrices_again(MuonNumbers numbers, const at::Tensor& scale, const at::Tensor& gradients);
 
   Parameters& parameters_;
@@ -51,13 +49,6 @@ class Optimizer {
   const Shares& shares_;
   ops::WeightCopies* copies_;
   std::vector<OwnMatrices> matrices_;
-  // The same on a GPU with kernels, and how many copies of weights it knows of.
-  struct Batches {
-    std::unique_ptr<MuonBatches> all;
-    bool one_by_one = false, own_gradients = false;
-    int copies = 0;
-  };
-  Batches batches_;
   // On a GPU, where muon's many small products take less time than their launches: a step of all matrices as
   // a graph, and what it reads beside the parameters and the moments.
   struct Again {

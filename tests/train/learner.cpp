@@ -8,7 +8,6 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 
-#include "pom/base/error.h"
 #include "pom/train/device.h"
 
 namespace pom::train {
@@ -140,57 +139,6 @@ TEST(Learner, ASnapshotRestoresEverything) {
     EXPECT_EQ(state.step, 6);
   }
 }
-
-// Whoever changes weights between two steps: the next one is that of a learner which never saw others. On a
-// GPU a step is a graph that reads copies of the weights.
-class LearnerOn : public testing::TestWithParam<std::tuple<c10::DeviceType, const char*>> {};
-
-TEST_P(LearnerOn, TrainsOnTheWeightsThatThereAre) {
-  const auto [type, kind] = GetParam();
-  if (type == at::kCUDA && !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
-  const at::Device device = type == at::kCUDA ? at::Device(type, 0) : at::Device(type);
-  for (const char* network : {"pom", "attention"}) {
-    const Recipe recipe =
-        tiny({detail::concat("optimizer.kind=", kind), detail::concat("network.mixer=", network),
-              "network.heads=2", "run.precision=bf16"});
-    Learner learner(recipe, device);
-    State state;
-    const auto same_as_fresh = [&](const char* what) {
-      Learner fresh(recipe, device);
-      fresh.restore(learner.snapshot(state));
-      State copied = state;
-      const StepResult one = learner.step(batch_of(recipe), state);
-      const StepResult two = fresh.step(batch_of(recipe), copied);
-      EXPECT_EQ(one.loss, two.loss) << what;
-      EXPECT_EQ(one.norm, two.norm) << what;
-      EXPECT_TRUE(at::equal(learner.parameters().values(), fresh.parameters().values())) << what;
-    };
-    for (int i = 0; i < 3; ++i) learner.step(batch_of(recipe), state);
-    const Checkpoint early = learner.snapshot(state);
-    same_as_fresh("nobody");
-    {
-      const c10::NoGradGuard no_grad;
-      learner.parameters().values().mul_(0.9);
-    }
-    same_as_fresh("all, by hand");
-    {
-      const c10::NoGradGuard no_grad;
-      for (const at::Tensor& each : learner.parameters().tensors()) each.mul_(1.2);
-    }
-    same_as_fresh("each, by hand");
-    const data::Split data = data_of(recipe);
-    learner.validate(*data.validation, 1);
-    same_as_fresh("the average, during validation");
-    learner.restore(early);
-    same_as_fresh("a checkpoint");
-    learner.start_from(early.ema);
-    same_as_fresh("other weights to start from");
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Devices, LearnerOn,
-                         testing::Combine(testing::Values(at::kCPU, at::kCUDA),
-                                          testing::Values("adamw", "muon")));
 
 TEST(Learner, ValidationLeavesTheWeightsAlone) {
   const Recipe recipe = tiny();

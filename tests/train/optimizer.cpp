@@ -7,8 +7,6 @@
 #include <ATen/ATen.h>
 
 #include "pom/models/dipom.h"
-#include "pom/ops/cuda/device.h"
-#include "pom/ops/weight_copies.h"
 #include "pom/train/adamw_cpu.h"
 #include "pom/train/muon.h"
 
@@ -115,59 +113,6 @@ TEST_P(RepeatedSteps, AreTheSameBits) {
     EXPECT_TRUE(at::equal(lasting.ema, ema)) << step;
   }
   EXPECT_FALSE(at::equal(mine.values(), lasting.ema));
-}
-
-// Copies of weights are those of the new values after every step, also where somebody else has changed the
-// weights before it; on a GPU because the step has written them.
-TEST_P(RepeatedSteps, LeaveNoCopyOlderThanItsWeight) {
-  const at::Device device(GetParam());
-  if (device.is_cuda() && !at::hasCUDA()) GTEST_SKIP() << "no GPU here";
-  const bool writes = device.is_cuda() && ops::cuda::has_kernels();
-  models::NetworkConfig config;
-  config.dim = 32, config.depth = 2, config.classes = 4;
-  for (const char* kind : {"adamw", "muon"}) {
-    OptimizerConfig options;
-    options.kind = kind, options.weight_decay = 0.1;
-    models::DiPoM network(config, 1);
-    network->to(device);
-    Parameters parameters(network);
-    const Shares shares(parameters, {}, false, true);
-    ops::WeightCopies copies(parameters.values(), parameters.tensors());
-    Optimizer optimizer(parameters, options, shares, false, &copies);
-    const c10::NoGradGuard no_grad;
-    struct Copy {
-      at::Tensor weight, plain, transposed;
-    };
-    std::vector<Copy> kept;
-    const auto ask = [&](const char* part) {
-      for (std::size_t i = 0; i < parameters.slices().size(); ++i) {
-        const at::Tensor& w = parameters.tensors()[i];
-        if (parameters.slices()[i].name.find(part) == std::string::npos || w.dim() != 2) continue;
-        const auto find = [&](ops::CopyForm form) { return ops::WeightCopies::find(w, at::kBFloat16, form); };
-        kept.push_back({w, find(ops::CopyForm::plain), find(ops::CopyForm::transposed)});
-      }
-    };
-    const auto all_new = [&] {
-      for (const Copy& each : kept) {
-        const at::Tensor lowered = each.weight.detach().to(at::kBFloat16);
-        if (!at::equal(each.plain, lowered) || !at::equal(each.transposed, lowered.t())) return false;
-      }
-      return true;
-    };
-    ask("pom");
-    at::manual_seed(6);
-    for (std::int64_t step = 1; step <= 6; ++step) {
-      if (step == 3) parameters.values().mul_(1.1);
-      if (step == 4) kept[1].weight.add_(0.5);
-      if (step == 5) ask("ffw"), ask("out_proj");
-      const at::Tensor gradients = at::randn({parameters.total()}).to(device);
-      optimizer.step(gradients, at::linalg_vector_norm(gradients), 0.1, step, true, 0.9);
-      EXPECT_EQ(all_new(), writes) << kind << ", before anybody looks, step " << step;
-      ops::WeightCopies::refresh_all();
-      EXPECT_TRUE(all_new()) << kind << ", step " << step;
-    }
-    EXPECT_GT(kept.size(), 8u);
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, RepeatedSteps, testing::Values(at::kCPU, at::kCUDA));

@@ -84,25 +84,7 @@ TEST(TrainingMemory, IsDividedAsTheShardSays) {
 }
 
 // bench/reports/h200-training.md: the peak beside weights, less all gradients, KiB a token; those of
-// 1024 tokens and more, four pictures at a time. Copies of weights in other forms came later.
-// pom/ops/weight_copies.h: what the fused branches ask for, of weights that lie where they are.
-TEST(TrainingMemory, HasTheOtherFormsOfWeights) {
-  Workload work;
-  work.network.dim = 64, work.network.depth = 3, work.network.ffw_expand = 4, work.network.heads = 2;
-  work.height = work.width = 16, work.precision = "bf16", work.batch.size = 4;
-  const auto forms = [&](Shard shard, std::int64_t ranks, bool fused) {
-    return rank_memory(work, shard, ranks, !fused, fused).forms;
-  };
-  EXPECT_EQ(forms(Shard::none, 1, true), 2 * 3 * (4 + 4 + 4) * 64 * 64);  // two of the mixer, one behind it
-  EXPECT_EQ(forms(Shard::gradients, 2, true), forms(Shard::none, 1, true));
-  EXPECT_EQ(forms(Shard::parameters, 2, true), 0);
-  EXPECT_EQ(forms(Shard::none, 1, false), 0);
-  work.network.mixer = "attention";
-  EXPECT_EQ(forms(Shard::none, 1, true), 2 * 3 * 4 * 64 * 64);
-  work.precision = "fp32";
-  EXPECT_EQ(forms(Shard::none, 1, true), 0);
-}
-
+// 1024 tokens and more, four pictures at a time.
 TEST(TrainingMemory, IsWhatAnH200Needed) {
   struct Row {
     std::int64_t side;

@@ -7,7 +7,6 @@
 
 #include "pom/ops/block/training_common.h"
 #include "pom/ops/dispatcher/second_order.h"
-#include "pom/ops/gradient_places.h"
 #include "pom/ops/weight_copies.h"
 
 namespace pom::ops {
@@ -47,8 +46,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const at::Tensor dout = rows(grads[0]);
     variable_list result(4);
     if (ctx->needs_input_grad(0)) result[0] = at::mm(dout, copy).view(x.sizes());
-    if (v[1].requires_grad() && !GradientPlaces::take(v[1], dout, rows(x)))
-      result[1] = summed_in_fp32(dout, rows(x));
+    if (v[1].requires_grad()) result[1] = summed_in_fp32(dout, rows(x));
     if (bias.defined() && bias.requires_grad()) result[2] = at::sum(dout, 0, /*keepdim=*/false, at::kFloat);
     return result;
   }

@@ -7,7 +7,6 @@
 #include "pom/ops/cuda/group_norm.h"
 #include "pom/ops/cuda/inference.h"
 #include "pom/ops/cuda/mixer.h"
-#include "pom/ops/cuda/muon.h"
 #include "pom/ops/cuda/noise.h"
 #include "pom/ops/cuda/optimizer.h"
 #include "pom/ops/cuda/span_attention.h"
@@ -143,7 +142,7 @@ bool stack_step(at::Tensor&, std::span<const SteppedBlock>, const at::Tensor&, a
   return false;
 }
 
-// ---- graphs.h, noise.h, optimizer.h, weight_copies.h, muon.h, device.h ----
+// ---- graphs.h, noise.h, optimizer.h, weight_copies.h, device.h ----
 
 std::unique_ptr<GraphedEvaluations> graphs_on(c10::Device, GraphWeights) {
   return nullptr;
@@ -165,23 +164,6 @@ bool lower_weights(const at::Tensor&, const WeightTable&) {
 }
 bool capturing(c10::Device) {
   return false;
-}
-MuonTable muon_table(const std::vector<MuonMatrix>&, c10::Device) {
-  return {};
-}
-MuonGrams muon_grams(const std::vector<MuonGram>&, c10::Device) {
-  return {};
-}
-void muon_directions(const MuonTable&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                     double, const at::Tensor&) {
-  absent("muon");
-}
-void muon_polynomial(const MuonGrams&, const at::Tensor&, const at::Tensor&, double, double, double) {
-  absent("muon");
-}
-void muon_update(const MuonTable&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                 const at::Tensor&) {
-  absent("muon");
 }
 std::int64_t free_bytes(c10::Device) {
   return 0;

@@ -15,7 +15,6 @@
 #include "pom/ops/cuda/mixer.h"
 #include "pom/ops/cuda/training_gemms.h"
 #include "pom/ops/dispatcher/second_order.h"
-#include "pom/ops/gradient_places.h"
 #include "pom/ops/weight_copies.h"
 
 namespace pom::ops::detail {
@@ -30,10 +29,8 @@ at::Tensor floats(at::IntArrayRef shape, const at::Tensor& like) {
   return at::empty(shape, like.options().dtype(at::kFloat));
 }
 
-// dout^T in, the gradient of a weight, summed in fp32 and rounded once, to the weight's dtype. None where it
-// is already where it belongs.
+// dout^T in, the gradient of a weight, summed in fp32 and rounded once, to the weight's dtype.
 at::Tensor weight_gradient(const at::Tensor& dout, const at::Tensor& in, const at::Tensor& weight) {
-  if (GradientPlaces::take(weight, dout, in)) return {};
   const at::Tensor a = dout.t();
   return weight.scalar_type() == a.scalar_type() ? at::mm(a, in) : at::mm(a, in, weight.scalar_type());
 }

@@ -10,6 +10,15 @@
 namespace pom::ops::cuda {
 namespace {
 
+kernels::WeightPart part_of(const CopiedMatrix& m, std::int64_t begin) {
+  const auto data = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+  kernels::WeightPart part;
+  part.begin = m.begin - begin, part.rows = m.rows, part.columns = m.columns;
+  part.plain = data(m.plain), part.transposed = data(m.transposed), part.context = data(m.context);
+  part.order = static_cast<int>(m.order);
+  return part;
+}
+
 WeightTable on_device(std::vector<kernels::WeightPart> parts, c10::Device device) {
   const std::int64_t tiles = kernels::number_tiles(parts);
   const at::Tensor host = at::empty({static_cast<std::int64_t>(parts.size() * sizeof(kernels::WeightPart))},
@@ -19,15 +28,6 @@ WeightTable on_device(std::vector<kernels::WeightPart> parts, c10::Device device
 }
 
 }  // namespace
-
-kernels::WeightPart weight_part(const CopiedMatrix& m, std::int64_t begin) {
-  const auto data = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-  kernels::WeightPart part;
-  part.begin = m.begin - begin, part.rows = m.rows, part.columns = m.columns;
-  part.plain = data(m.plain), part.transposed = data(m.transposed), part.context = data(m.context);
-  part.order = static_cast<int>(m.order);
-  return part;
-}
 
 kernels::WeightParts weight_parts(const WeightTable& table) {
   if (!table.parts.defined()) return {};
@@ -46,7 +46,7 @@ WeightTable table_of(const std::vector<CopiedMatrix>& matrices, std::int64_t beg
   };
   for (const CopiedMatrix& m : matrices) {
     between(m.begin);
-    parts.push_back(weight_part(m, begin));
+    parts.push_back(part_of(m, begin));
     at = m.begin + m.rows * m.columns;
   }
   between(end);
@@ -56,7 +56,7 @@ WeightTable table_of(const std::vector<CopiedMatrix>& matrices, std::int64_t beg
 WeightTable table_of(const std::vector<CopiedMatrix>& matrices, c10::Device device) {
   if (!device.is_cuda() || matrices.empty()) return {};
   std::vector<kernels::WeightPart> parts;
-  for (const CopiedMatrix& m : matrices) parts.push_back(weight_part(m, 0));
+  for (const CopiedMatrix& m : matrices) parts.push_back(part_of(m, 0));
   return on_device(std::move(parts), device);
 }
 

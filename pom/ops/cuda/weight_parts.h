@@ -7,7 +7,5 @@
 namespace pom::ops::cuda {
 
 kernels::WeightParts weight_parts(const WeightTable& table);
-// With places from `begin` on.
-kernels::WeightPart weight_part(const CopiedMatrix& matrix, std::int64_t begin);
 
 }  // namespace pom::ops::cuda
