@@ -32,7 +32,7 @@ __device__ __forceinline__ void step(const Step& a, int64_t at, float clip, floa
     if (at + i < a.decayed) p[i] = __fmul_rn(p[i], a.kept);  // the same bits with and without copies
     m[i] = fmaf(a.beta1, m[i], a.grow1 * g[i]);
     v[i] = fmaf(a.beta2, v[i], a.grow2 * g[i] * g[i]);
-    p[i] = __fsub_rn(p[i], a.rate * m[i] / fmaf(sqrtf(v[i]), a.inverse_root2, a.eps));
+    p[i] = __fadd_rn(p[i], -a.rate * m[i] / fmaf(sqrtf(v[i]), a.inverse_root2, a.eps));
     if (a.ema) ema[i] = fmaf(a.ema_weight, p[i] - ema[i], ema[i]);
   }
   store_values<V>(a.p + at, p);
