@@ -5,8 +5,8 @@ compiler sees.
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import libpom
 from libpom import functional
