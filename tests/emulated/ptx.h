@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <cuda_fp8.h>
 
 namespace emulated::ptx {
 

@@ -8,6 +8,7 @@
 #include "pom/ops/block/training_common.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/cpu/layer.h"
+#include "pom/ops/dispatcher/meta_shapes.h"
 #include "pom/ops/dispatcher/operators.h"
 #include "pom/ops/full_mask.h"
 
@@ -129,14 +130,6 @@ std::tuple<at::Tensor, at::Tensor> scan_cpu(const at::Tensor& x, POM_WEIGHT_ARGS
 
 // ---- meta: shapes only, symbolic where the caller's are ----
 
-at::Tensor like_with_last(const at::Tensor& x, const c10::SymInt& last) {
-  std::vector<c10::SymInt> shape(x.sym_sizes().begin(), x.sym_sizes().end());
-  shape.back() = last;
-  return at::empty_symint(shape, x.options());
-}
-at::Tensor like_shape(const at::Tensor& x) {
-  return at::empty_symint(x.sym_sizes(), x.options());
-}
 at::Tensor mixer_meta(const at::Tensor& ho, const at::Tensor& se, std::int64_t order, POM_MASK_ARGS) {
   return like_shape(se);
 }

@@ -13,10 +13,12 @@
 #include <torch/library.h>
 
 #include "pom/base/error.h"
+#include "pom/ops/block/training_common.h"
 #include "pom/ops/block_means.h"
 #include "pom/ops/composed.h"
 #include "pom/ops/cuda/inference.h"
 #include "pom/ops/cuda/mixer.h"
+#include "pom/ops/dispatcher/meta_shapes.h"
 #include "pom/ops/dispatcher/operators.h"
 #include "pom/ops/dispatcher/second_order.h"
 #include "pom/ops/problem.h"
@@ -58,16 +60,13 @@ using GatedBackwardFn = Tensors5(const at::Tensor&, const at::Tensor&, const at:
 using PartsFn = at::Tensor(const at::Tensor&, const at::Tensor&, POM_WEIGHT_ARGS, std::int64_t,
                            POM_PARTS_MASK_ARGS);
 
-at::ScalarType sum_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 // The tensor itself where it has the dtype: opcheck takes an operation that gives back its input for a
 // mistake.
 at::Tensor in_dtype(const at::Tensor& t, at::ScalarType type) {
   return t.scalar_type() == type ? t : t.to(type);
 }
 OptTensor raised(const OptTensor& bias, const at::Tensor& x) {
-  return bias ? OptTensor(in_dtype(*bias, sum_type(x))) : std::nullopt;
+  return bias ? OptTensor(in_dtype(*bias, detail::sum_type(x))) : std::nullopt;
 }
 
 // ---- the parts ----
@@ -92,7 +91,7 @@ at::Tensor projected(const at::Tensor& x, const at::Tensor& weight, const OptTen
 // Where there are no kernels: H as the kernels keep it, (B, kD), or of blocks (B blocks, kD), each a sequence
 // of its own.
 at::Tensor composed_means(const Problem& p, const at::Tensor& ho) {
-  const at::Tensor powers = composed::powers(ho, p.order).to(sum_type(ho));
+  const at::Tensor powers = composed::powers(ho, p.order).to(detail::sum_type(ho));
   if (p.visible.defined()) {
     const at::Tensor sum = powers.masked_fill(p.visible.eq(0).unsqueeze(-1), 0).sum(1);
     return sum / (p.visible.sum(1, /*keepdim=*/true, sum.scalar_type()) + 1e-7);
@@ -186,7 +185,7 @@ Tensors5 gated_backward_op(const at::Tensor& dout, const at::Tensor& ag_weight, 
   check(ag_weight.dim() == 2, op, ": ag_weight: expected (d, ", kD, "), got ", shape_text(ag_weight));
   check_saved(op, "ag_weight", ag_weight, {ag_weight.size(0), kD}, se.scalar_type(), se);
   check_saved(op, "dout", dout, {se.size(0), se.size(1), ag_weight.size(0)}, se.scalar_type(), se);
-  check_saved(op, "H", H, {sequences, kD}, sum_type(se), se);
+  check_saved(op, "H", H, {sequences, kD}, detail::sum_type(se), se);
   const auto part = [&](const at::Tensor& t) { return need_w ? t : empty_part(H); };
   if (by_kernels(op, m, order, se)) {
     const cuda::Saved saved{ho.contiguous(), se.contiguous(), H.contiguous()};
@@ -206,14 +205,6 @@ Tensors5 gated_backward_op(const at::Tensor& dout, const at::Tensor& ag_weight, 
 
 // ---- shapes only ----
 
-at::Tensor like_with_last(const at::Tensor& x, const c10::SymInt& last) {
-  std::vector<c10::SymInt> shape(x.sym_sizes().begin(), x.sym_sizes().end());
-  shape.back() = last;
-  return at::empty_symint(shape, x.options());
-}
-at::Tensor like_shape(const at::Tensor& x) {
-  return at::empty_symint(x.sym_sizes(), x.options());
-}
 at::Tensor gated_meta(const at::Tensor& xq, const at::Tensor&, POM_PARTS_WEIGHT_ARGS, std::int64_t,
                       POM_PARTS_MASK_ARGS) {
   return like_with_last(xq, ho_weight.sym_size(0));
@@ -223,7 +214,7 @@ Tensors4 gated_train_meta(const at::Tensor& xq, const at::Tensor& xc, POM_PARTS_
   const c10::SymInt kD = ho_weight.sym_size(0);
   const c10::SymInt rows = xc.sym_size(0) * (block > 0 ? xc.sym_size(1) / block : c10::SymInt(1));
   return {like_with_last(xq, kD), like_with_last(xc, kD), like_with_last(xq, kD),
-          at::empty_symint({rows, kD}, xq.options().dtype(sum_type(xq)))};
+          at::empty_symint({rows, kD}, xq.options().dtype(detail::sum_type(xq)))};
 }
 Tensors5 gated_backward_meta(const at::Tensor&, const at::Tensor&, const at::Tensor& ho, const at::Tensor& se,
                              const at::Tensor& H, bool need_w, std::int64_t, POM_PARTS_MASK_ARGS) {
