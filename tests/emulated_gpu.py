@@ -24,7 +24,7 @@ KEPT = BUILD / "reports"
 CASES = {
     "emulated_torch": ("*", "*"),
     "generate/block_sampler": ("*Gpu*", "*Gpu*"),
-    "models/clip_denoiser_cuda": ("*", "*AStreamIs*/0:*AStreamIs*/7:*GoesOn*/4:*Follow*/3"),
+    "models/clip_denoiser_cuda": ("*", "*AStreamIs*/0:*AStreamIs*/7:*GoesOn*/4"),
     "models/network": ("*Gpu*", "*Gpu*"),
     "nn/decoder": ("*OnAGpu*", "*OnAGpu*"),
     "ops/block/block_stack_cuda": ("*", "*Shapes*/0:*Shapes*/1:GpuStacks*"),
@@ -35,7 +35,7 @@ CASES = {
 }
 # Where time is short: `pytest -k` of these files.
 QUICK_FILES = {
-    "test_cuda_decoder": "not test_one_kernel",
+    "test_cuda_decoder": "callers_own or updates or operator",
     "test_cuda_inference": "test_steps or updates or of_two or inference_tensors or test_composed",
     "test_cuda_training": "cross or between",
 }
