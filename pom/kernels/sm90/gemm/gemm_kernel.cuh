@@ -30,6 +30,15 @@ constexpr int kSharedLimit = 232448;  // bytes a block may have
 constexpr int kMaxDevices = 64;
 constexpr int kEpilogueRows = 5;  // of TN floats, for the epilogue of each computing warpgroup
 
+// Which Gemm::factors an epilogue takes beside 0; 0: none.
+template <class Epilogue>
+__host__ __device__ constexpr int factors_of() {
+  if constexpr (requires { Epilogue::kFactors; })
+    return Epilogue::kFactors;
+  else
+    return 0;
+}
+
 struct GemmShape {
   int factors = 0;  // of a feature, where the weights stand in the paper's layout: see Gemm::factors
   int rows = 0, columns = 0, steps = 0;  // steps along K
@@ -149,8 +158,8 @@ __device__ __forceinline__ Share share_of(const GemmShape& s) {
 }
 
 // One thread keeps the copy engine ahead of the tensor cores. Weights that no kernel before has written
-// (`steady`) come before the wait for it.
-template <class Traits>
+// (`steady`) come before the wait for it. With ByFactor it knows weights of the paper's layout.
+template <class Traits, bool ByFactor>
 struct Copier {
   const CUtensorMap *a_map, *w_map;
   const GemmShape& s;
@@ -164,7 +173,8 @@ struct Copier {
     if (!Traits::kHalves && step % kAbove != place.above) return;
     const int column = tile_column + part;
     uint8_t* const to = plan.w(stage) + part * 128;
-    if (s.factors > 0) return weights_by_factor(stage, to, column, step);
+    if constexpr (ByFactor)
+      if (s.factors > 0) return weights_by_factor(stage, to, column, step);
     if constexpr (Traits::kDealt)
       hopper::load_blocks_everywhere(w_map, plan.full(stage), to, step * Traits::kStep, column / 32,
                                      place.same_columns());
@@ -392,7 +402,8 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
   const Share share = share_of<Traits, joins>(shape);
   if (threadIdx.x < kWarpgroup) {
     hopper::give_registers<40>();
-    if (threadIdx.x == 0) Copier<Traits>{&a_map, &w_map, shape, plan, share, {}}.run(steady);
+    if (threadIdx.x == 0)
+      Copier<Traits, (factors_of<Epilogue>() > 0)>{&a_map, &w_map, shape, plan, share, {}}.run(steady);
   } else {
     hopper::take_registers<232>();
     wait_for_before();
@@ -424,15 +435,6 @@ int processors();  // of the current device
 // Lets the kernel have its shared memory first.
 cudaError_t clusters_at_once(const void* kernel, int shared, int cluster,
                              std::atomic<int> (&known)[kMaxDevices], int* clusters);
-
-// Which Gemm::factors an epilogue takes beside 0; 0: none.
-template <class Epilogue>
-constexpr int factors_of() {
-  if constexpr (requires { Epilogue::kFactors; })
-    return Epilogue::kFactors;
-  else
-    return 0;
-}
 
 template <class Traits, class Epilogue, Joins joins = Joins::none>
 cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, cudaStream_t stream) {
