@@ -1,6 +1,7 @@
 // What we use of CUDA's runtime, for the emulation: one device whose memory is the host's, streams that do
 // everything at once, graphs that are lists of work.
 #include "tests/emulated/machine.h"
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +26,7 @@ cudaError_t noted(cudaError_t status) {
 
 struct Stream {
   std::unique_ptr<Work> recorded;
+  unsigned long long capture = 0;  // the number of the one that goes on
 };
 Stream& stream_of(cudaStream_t stream) {
   static Stream default_stream;
@@ -235,7 +237,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   Stream& s = stream_of(stream);
   if (s.recorded || reinterpret_cast<uintptr_t>(stream) <= 2) return noted(cudaErrorStreamCaptureUnsupported);
-  s.recorded = std::make_unique<Work>();
+  static std::atomic<unsigned long long> captures = 0;
+  s.recorded = std::make_unique<Work>(), s.capture = ++captures;
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -246,6 +249,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = stream_of(stream).recorded ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  if (id) *id = stream_of(stream).capture;
+  return cudaStreamIsCapturing(stream, status);
 }
 #undef cudaGraphInstantiate
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
