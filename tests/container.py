@@ -2,7 +2,7 @@
 """The container: builds the image of Containerfile and tries what docs/serve.md says of it.
 
     make container-test
-    .venv/bin/python tests/container.py [--work FOLDER]
+    .venv/bin/python tests/container.py [--work FOLDER [--built]]
 
 Needs root, and podman, runc and mmdebstrap of Debian; says so and exits with 77 where they are not there.
 All that is made is in a folder, which is removed at the end unless --work names one: there the base image is
@@ -46,7 +46,7 @@ class Running:
         podman(
             *("run", "--detach", "--name", name, "--publish", f"127.0.0.1:{self.port}:8000"),
             *("--env", f"POM_API_KEY={KEY}", "--volume", "pom-gallery:/gallery"),
-            *("--read-only", "--read-only-tmpfs=false", *podman.limits(), IMAGE),
+            *("--read-only", *podman.limits(), IMAGE),
         )
 
     def __enter__(self) -> "Running":
@@ -103,13 +103,17 @@ def check_image(podman: Podman, check: Checks) -> None:
     about = json.loads(podman("image", "inspect", IMAGE).stdout)[0]
     check("size of the image", about["Size"] < MOST_BYTES, f"{about['Size'] / 1e6:.0f} MB")
     words = ["run", "--rm", *podman.limits(), "--entrypoint", "sh", IMAGE, "-c"]
-    left = podman(
-        *words, "ls -d /src /root/.cache /etc/pip.conf /opt/* 2>/dev/null", check=False
-    ).stdout.split()
-    check("nothing is left of the build and of this machine", left == ["/opt/pom"], " ".join(left))
+    # What the build was lent leaves its places, empty.
+    look = (
+        "find /src /root/.cache /run /etc/pip.conf /opt -type f -size +0 -not -path '/opt/pom/*' 2>/dev/null"
+    )
+    left = [
+        line for line in podman(*words, look, check=False).stdout.split() if not line.startswith("/run/.")
+    ]
+    check("nothing is left of the build and of this machine", left == [], " ".join(left))
     told = podman("run", "--rm", *podman.limits(), IMAGE, check=False)
     refuses = told.returncode == 2 and "POM_API_KEY" in told.stderr
-    check("without a key it does not listen on 0.0.0.0", refuses, told.stderr.strip().splitlines()[:1])
+    check("without a key it does not listen on 0.0.0.0", refuses, "exit status 2")
 
 
 def check_running(server: Running, check: Checks) -> bytes:
@@ -125,7 +129,7 @@ def check_running(server: Running, check: Checks) -> bytes:
     status = dict(line.split(":\t", 1) for line in server.inside("cat", "/proc/1/status").stdout.splitlines())
     check("it does not run as root", status["Uid"].split() == ["10000"] * 4, status["Uid"].split()[0])
     check("it has no rights of root's", int(status["CapEff"], 16) == 0, status["CapEff"])
-    for path in ("/x", "/tmp/x", "/opt/pom/x"):
+    for path in ("/x", "/opt/pom/x"):
         tried = server.inside("touch", path)
         check(f"{path} cannot be written", tried.returncode != 0, tried.stderr.strip())
 
@@ -148,7 +152,9 @@ def check_outside(made: bytes, check: Checks) -> None:
     with tempfile.TemporaryDirectory() as folder:
         words = [program, *SAMPLE, "-q", "-o", "own.png"]
         environment = {"POM_MODELS": str(ROOT / "assets"), "PATH": "/usr/bin:/bin"}
-        subprocess.run([str(word) for word in words], cwd=folder, env=environment, check=True, timeout=300)
+        subprocess.run(
+            [str(word) for word in words], cwd=folder, env=environment, check=True, stdout=subprocess.PIPE
+        )
         check("the picture of build/release/pom sample", (Path(folder) / "own.png").read_bytes() == made)
 
 
@@ -162,6 +168,8 @@ def check_drain(server: Running, check: Checks) -> None:
         job = json.loads(server.ask(f"/pom/v1/jobs/{job['id']}")[1])
     check("an image is being made", (status, job["state"]) == (202, "running"), job["state"])
     server.podman("kill", "--signal", "TERM", server.name)
+    while server.ask("/health", key="")[0] == 200 and time.monotonic() < end:  # it has not heard of it yet
+        time.sleep(0.01)
     status, answer = server.ask("/pom/v1/jobs", body)
     check("new work is refused", status == 503 and b"draining" in answer, status)
     code = server.exit_code()
@@ -183,7 +191,9 @@ def check_gallery(podman: Podman, made: bytes, check: Checks) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Builds the image of Containerfile and tries it.")
     parser.add_argument("--work", type=Path, help="folder that is kept (default: one that is removed)")
-    work = parser.parse_args().work
+    parser.add_argument("--built", action="store_true", help="do not build: try the image that is in --work")
+    arguments = parser.parse_args()
+    work = arguments.work
     if missing := missing_tools():
         print(f"tests/container.py: skipped: {missing}")
         return SKIPPED
@@ -191,10 +201,11 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     podman, check = Podman(folder.resolve()), Checks()
     try:
-        podman.make_base(FILE)
-        began = time.monotonic()
-        podman.build(FILE, IMAGE)
-        check("the image is built", True, f"{time.monotonic() - began:.0f} s")
+        if not arguments.built:
+            podman.make_base(FILE)
+            began = time.monotonic()
+            podman.build(FILE, IMAGE)
+            check("the image is built", True, f"{time.monotonic() - began:.0f} s")
         podman("volume", "rm", "--force", "pom-gallery", check=False)
         check_image(podman, check)
         with Running(podman, "first") as server:

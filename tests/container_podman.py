@@ -122,13 +122,14 @@ class Podman:
         index = os.environ.get("POM_TORCH_INDEX")
         command = [
             *(*self.words, "build", "--isolation", "chroot", "--pull=never", "--layers=false", *self.lent()),
+            *("--format", "docker"),  # the other one has no HEALTHCHECK
             *([f"--build-arg=TORCH_INDEX={index}"] if index else []),
             *("-f", str(containerfile), "-t", name, str(ROOT)),
         ]
         subprocess.run(command, check=True, timeout=5400)
 
     def limits(self) -> list[str]:
-        """Those of this process: podman's own are higher than some machines let it set."""
+        """Lower than podman's own, which some machines do not let it set."""
         names = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-        limits = {name: min(resource.getrlimit(number)) for name, number in names.items()}
+        limits = {name: min(16384, *resource.getrlimit(number)) for name, number in names.items()}
         return [f"--ulimit={name}={value}:{value}" for name, value in limits.items() if value > 0]
