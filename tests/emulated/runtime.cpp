@@ -9,8 +9,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <memory>
-#include <mutex>
-#include <set>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -255,6 +254,10 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
                                      const cudaGraphEdgeData**, size_t*) {
   if (id) *id = stream_of(stream).capture;
   return cudaStreamIsCapturing(stream, status);
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  thread_local cudaStreamCaptureMode now = cudaStreamCaptureModeGlobal;
+  return std::swap(*mode, now), cudaSuccess;
 }
 #undef cudaGraphInstantiate
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
