@@ -49,7 +49,12 @@ at::Tensor outside_pools(const at::Tensor& t, const at::Tensor& before = {}) {
     const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
     static_cast<void>(cudaFree(p));
   };
-  const at::Tensor copy = at::from_blob(memory, t.sizes(), free, t.options());
+  const at::Tensor copy =  // with the device, or the driver is asked whose memory it is
+      at::for_blob(memory, t.sizes())
+          .deleter(free)
+          .options(t.options())
+          .target_device(t.device())
+          .make_tensor();
   write(memory);
   return copy;
 }

@@ -147,6 +147,7 @@ struct EmulatedHooks final : CUDAHooksInterface {
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   bool hasCUDA() const override { return isAvailable(); }
   bool hasCUDART() const override { return true; }
+  c10::Device getDeviceFromPtr(void*) const override { return {c10::kCUDA, 0}; }
   int getNumGPUs() const override { return c10::cuda::device_count(); }
   DeviceIndex deviceCount() const override { return c10::cuda::device_count(); }
   DeviceIndex current_device() const override { return c10::cuda::current_device(); }
