@@ -510,7 +510,7 @@ class ClipDenoiser final : public Denoiser, private ClipPart {
     const std::int64_t texts = told.size(0), rows = x.size(0);
     at::Tensor reading = x.view({texts, -1, config_.dim});
     ops::Fp8 selecting = fp8_of(l);
-    if (e.text.scales.defined()) selecting.means = texts_here(e.text.scales[l], R, n);
+    if (e.text.scales.defined()) selecting.means = texts_here(e.text.scales[l], R, n).contiguous();
     ops::add_selection(reading, part_modulation(e, l, scale_x, shift_x, texts), told, layer.c_pom,
                        gate_of(e, l, gate_text, texts), selecting);
     const ops::Modulation mixing = part_modulation(e, l, scale_1, shift_1, rows);

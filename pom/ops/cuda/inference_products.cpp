@@ -72,7 +72,7 @@ void add_gated(const char* op, at::Tensor& x, const Rows& y, const Matrix& w, co
     return kernels::gemm_residual(q, aside, queue.stream);
   };
   kernels::Gemm p = gemm_of(y, w);
-  const at::Tensor splits = split_k(p, Follows::add, x, queue.stream);
+  const std::vector<at::Tensor> memory = split_k(p, Follows::add, x, queue.stream);
   launch(op, p, "residual", queue.stream, run, rehearse);
 }
 
@@ -90,7 +90,7 @@ void store(const char* op, const Rows& a, const Matrix& w, kernels::Activation a
   epilogue.out = out.mutable_data_ptr(), epilogue.out_scale = out_scale;
   const Run run = [&](const kernels::Gemm& q) { return kernels::gemm_store(q, epilogue, queue.stream); };
   kernels::Gemm p = gemm_of(a, w);
-  const at::Tensor splits = split_k(p, Follows::store, out, queue.stream);
+  const std::vector<at::Tensor> memory = split_k(p, Follows::store, out, queue.stream);
   launch(op, p, activation == kernels::Activation::gelu ? "gelu" : "store", queue.stream, run, run);
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include "pom/kernels/portable/residual_norm.h"
@@ -41,7 +42,13 @@ at::Tensor outside_pools(const at::Tensor& t, const at::Tensor& before = {}) {
   }
   const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);  // of other threads
   void* memory = nullptr;
-  const cudaError_t got = cudaMalloc(&memory, std::max<std::size_t>(t.nbytes(), 1));
+  const std::size_t bytes = std::max<std::size_t>(t.nbytes(), 1);
+  cudaError_t got = cudaMalloc(&memory, bytes);
+  if (got == cudaErrorMemoryAllocation && !capturing()) {  // torch's allocator may hold what nobody uses
+    static_cast<void>(cudaGetLastError());
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    got = cudaMalloc(&memory, bytes);
+  }
   if (got != cudaSuccess) static_cast<void>(cudaGetLastError());
   TORCH_CHECK_WITH(OutOfMemoryError, got == cudaSuccess, "prepared weights: no memory for a copy of ",
                    t.nbytes(), " bytes: ", cudaGetErrorString(got));

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "pom/ops/cuda/launch.h"
+#include "pom/ops/cuda/prepared_weights.h"
 
 namespace pom::ops::cuda {
 namespace {
@@ -20,11 +21,11 @@ at::Tensor zeros(const at::Tensor& like) {
   return at::zeros({kCounters}, like.options().dtype(at::kInt));
 }
 
-// While a graph is captured: counters of its own, of each of its streams, because it may run beside whatever
-// runs on the stream that captures it. They lie in the memory of the graph, which others may write to once it
-// has run, so that clearing them is its first step. They are held until the thread captures again: in this
-// graph nothing else may have their place.
-at::Tensor counters_of_capture(const at::Tensor& like, cudaStream_t stream) {
+// While we capture a graph (graphs.h): counters of its own, of each of its streams, because it may run beside
+// whatever runs on the stream that captures it. They lie in the memory of the graph, which others may write
+// to once it has run, so that clearing them is its first step. They are held until the thread captures again:
+// in this graph nothing else may have their place.
+at::Tensor counters_of_graph(const at::Tensor& like, cudaStream_t stream) {
   struct Held {
     unsigned long long capture = 0;
     std::map<cudaStream_t, at::Tensor> counters;
@@ -39,35 +40,44 @@ at::Tensor counters_of_capture(const at::Tensor& like, cudaStream_t stream) {
   return counters;
 }
 
-// A stream's GEMMs run one after another, whoever launches them, and leave the counters as they were.
-at::Tensor counters_of_stream(const at::Tensor& like, cudaStream_t stream) {
+// A stream's GEMMs run one after another, whoever launches them, and leave the counters as they were. They
+// are not of torch's allocator: a stream's first GEMM may come in the warm-up of somebody's graphs, which
+// refuse what outlives a call in their pool.
+std::uint32_t* counters_of_stream(const at::Tensor& like, cudaStream_t stream) {
   using Key = std::pair<int, cudaStream_t>;
   static std::mutex mutex;
-  static auto* const all = new std::map<Key, at::Tensor>;  // never taken down: CUDA may be gone by then
+  static auto* const all = new std::map<Key, void*>;  // never taken down: CUDA may be gone by then
   const std::lock_guard lock(mutex);
-  at::Tensor& counters = (*all)[{like.get_device(), stream}];
-  if (!counters.defined()) counters = zeros(like);
-  return counters;
+  void*& counters = (*all)[{like.get_device(), stream}];
+  if (counters == nullptr) {
+    detail::check_launch(kName, cudaMalloc(&counters, kCountersBytes));
+    detail::check_launch(kName, cudaMemsetAsync(counters, 0, kCountersBytes, stream));
+  }
+  return static_cast<std::uint32_t*>(counters);
 }
 
 }  // namespace
 
-at::Tensor split_k(kernels::Gemm& gemm, Follows follows, const at::Tensor& like, cudaStream_t stream) {
+std::vector<at::Tensor> split_k(kernels::Gemm& gemm, Follows follows, const at::Tensor& like,
+                                cudaStream_t stream) {
   gemm.splits = {};
   const int count = kernels::gemm_splits(gemm.sizes, gemm.dtype);
   if (count == 1) return {};
   const kernels::GemmSplitBytes need = kernels::gemm_split_bytes(gemm.sizes);
   check(need.counters <= kCountersBytes, kName, ": expected at most ", kCountersBytes,
         " bytes of counters, got ", need.counters);
-  at::Tensor counters =
-      detail::capturing(stream) ? counters_of_capture(like, stream) : counters_of_stream(like, stream);
-  gemm.splits.count = count;
-  gemm.splits.counters = static_cast<std::uint32_t*>(counters.mutable_data_ptr());
-  gemm.splits.counters_bytes = kCountersBytes;
-  if (follows == Follows::add) return {};
-  const at::Tensor sums = at::empty({need.sums}, like.options().dtype(at::kByte));
-  gemm.splits.sums = sums.mutable_data_ptr(), gemm.splits.sums_bytes = need.sums;
-  return sums;
+  std::vector<at::Tensor> memory;
+  gemm.splits.count = count, gemm.splits.counters_bytes = kCountersBytes;
+  if (detail::capturing(stream)) {  // in somebody else's graph nothing of ours outlives the call
+    memory.push_back(PreparedWeights::current().frozen() ? counters_of_graph(like, stream) : zeros(like));
+    gemm.splits.counters = static_cast<std::uint32_t*>(memory[0].mutable_data_ptr());
+  } else {
+    gemm.splits.counters = counters_of_stream(like, stream);
+  }
+  if (follows == Follows::add) return memory;
+  memory.push_back(at::empty({need.sums}, like.options().dtype(at::kByte)));
+  gemm.splits.sums = memory.back().mutable_data_ptr(), gemm.splits.sums_bytes = need.sums;
+  return memory;
 }
 
 }  // namespace pom::ops::cuda

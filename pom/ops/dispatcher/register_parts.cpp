@@ -129,8 +129,8 @@ at::Tensor by_mean(const at::Tensor& x, const at::Tensor& H) {
   return x.contiguous().view({H.size(0), -1, x.size(2)});
 }
 
-bool by_kernels(const char* op, const Mask& m, std::int64_t order, const at::Tensor& xq) {
-  const bool covered = xq.is_cuda() && path() != Path::composed && cuda::covers(m, {}, order, xq);
+bool by_kernels(const char* op, bool covers, const at::Tensor& xq) {
+  const bool covered = xq.is_cuda() && path() != Path::composed && covers;
   check(covered || path() != Path::fused || !xq.is_cuda(), op,
         ": path: fused was asked for, but CUDA has no fused kernel for this mask, order or dtype");
   return covered;
@@ -144,7 +144,7 @@ at::Tensor gated_op(const at::Tensor& xq, const at::Tensor& xc, POM_PARTS_WEIGHT
   const LayerWeights w{ho_weight, tensor_of(ho_bias), se_weight, tensor_of(se_bias), {}, {}};
   if (xq.is_cuda() && path() != Path::composed)
     if (const OptTensor out = cuda::inference_gated(p, xq, xc, w)) return *out;
-  if (by_kernels(op, m, order, xq)) return cuda::layer_gated(p, xq, xc, w, nullptr);
+  if (by_kernels(op, cuda::covers(m, {}, order, xq), xq)) return cuda::layer_gated(p, xq, xc, w, nullptr);
   return composed::polynomial_mixer(projected(xc, ho_weight, ho_bias), projected(xq, se_weight, se_bias),
                                     order, m, {})
       .contiguous();
@@ -155,7 +155,7 @@ Tensors4 gated_train_op(const at::Tensor& xq, const at::Tensor& xc, POM_PARTS_WE
   constexpr const char* op = "mixer_gated_train";
   const Mask m = mask_of(mask, block, window);
   const Problem p = gated_problem(op, xq, xc, ho_weight, ho_bias, se_weight, se_bias, order, m);
-  if (by_kernels(op, m, order, xq)) {
+  if (by_kernels(op, cuda::covers_whole(m, order, xq), xq)) {
     cuda::Saved saved;
     const LayerWeights w{ho_weight, tensor_of(ho_bias), se_weight, tensor_of(se_bias), {}, {}};
     const at::Tensor gated = cuda::layer_gated(p, xq, xc, w, &saved);
@@ -187,7 +187,7 @@ Tensors5 gated_backward_op(const at::Tensor& dout, const at::Tensor& ag_weight, 
   check_saved(op, "dout", dout, {se.size(0), se.size(1), ag_weight.size(0)}, se.scalar_type(), se);
   check_saved(op, "H", H, {sequences, kD}, detail::sum_type(se), se);
   const auto part = [&](const at::Tensor& t) { return need_w ? t : empty_part(H); };
-  if (by_kernels(op, m, order, se)) {
+  if (by_kernels(op, cuda::covers_whole(m, order, se), se)) {
     const cuda::Saved saved{ho.contiguous(), se.contiguous(), H.contiguous()};
     const cuda::ProjectionGradients g = cuda::projection_gradients(p, dout, ag_weight, saved, need_w);
     if (!need_w) return {g.dho.view(ho.sizes()), g.dse.view(se.sizes()), part({}), part({}), empty_part(se)};
@@ -286,7 +286,7 @@ bool apart(const at::Tensor& xq, const Mask& m, std::int64_t order, bool graph) 
   constexpr std::int64_t few = 16;
   if (path() == Path::composed || m.is_full() || xq.dim() != 3) return false;
   if (!graph) return !sized(xq) || xq.size(0) * xq.size(1) > few;
-  if (xq.is_cuda()) return cuda::covers(m, {}, order, xq);
+  if (xq.is_cuda()) return cuda::covers_whole(m, order, xq);  // whose saved means have a row a sequence
   return order <= kMaxFusedOrder && (m.block == 0 || (sized(xq) && xq.size(1) % m.block == 0));
 }
 
