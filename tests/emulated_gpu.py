@@ -1,5 +1,5 @@
-"""What needs a GPU, on the emulated one: the programs of tests/kernels, the GoogleTest cases and the pytest files
-of tests/gpu.py, built with the preset `emulated`. Needs CUDA's headers, but neither nvcc nor a GPU.
+"""What needs a GPU, on the emulated one: the programs of tests/kernels, the GoogleTest cases and the pytest
+files of tests/gpu.py, built with the preset `emulated`. Needs CUDA's headers, but neither nvcc nor a GPU.
 
     .venv/bin/python tests/emulated_gpu.py [--all] [--only c++/ops/block/inference_cuda] [--jobs N]
 
@@ -37,8 +37,8 @@ CASES = {
     "ops/block/training_cuda": ("*", "*/0:*/3:*/8:*/12"),
     "train/optimizer": ("*RepeatedSteps*/1", "*RepeatedSteps*/1"),
 }
-# The programs of tests/kernels, and what of them is enough where time is short: a word behind --quick, or nothing
-# of those that take minutes.
+# The programs of tests/kernels, and what of them is enough where time is short: a word behind --quick, or
+# nothing of those that take minutes.
 KERNELS: dict[str, str | None] = {
     "few_rows_gemm": None,
     "fold_sums": "",

@@ -79,8 +79,11 @@ at::Tensor row_order(std::int64_t order, std::int64_t rows, c10::Device device) 
   std::vector<std::int64_t> from(static_cast<std::size_t>(rows));
   for (std::int64_t r = 0; r < rows; ++r)
     from[static_cast<std::size_t>(r)] = kernels::sums_row(r, static_cast<int>(order), rows / order);
-  index = outside_pools(at::tensor(from, at::TensorOptions(at::kLong)).to(device));
-  return index;
+  const at::Tensor made_here = outside_pools(at::tensor(from, at::TensorOptions(at::kLong)).to(device));
+  const detail::OnDevice here(made_here);
+  detail::check_launch("prepared weights",
+                       cudaStreamSynchronize(here.stream()));  // other streams will read it
+  return index = made_here;
 }
 
 PreparedWeight quantized(const at::Tensor& matrix) {

@@ -6,6 +6,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include "pom/ops/cuda/launch.h"
 #include "pom/ops/cuda/prepared_weights.h"
@@ -50,8 +51,11 @@ std::uint32_t* counters_of_stream(const at::Tensor& like, cudaStream_t stream) {
   const std::lock_guard lock(mutex);
   void*& counters = (*all)[{like.get_device(), stream}];
   if (counters == nullptr) {
-    detail::check_launch(kName, cudaMalloc(&counters, kCountersBytes));
-    detail::check_launch(kName, cudaMemsetAsync(counters, 0, kCountersBytes, stream));
+    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);  // of other threads
+    void* fresh = nullptr;
+    detail::check_launch(kName, cudaMalloc(&fresh, kCountersBytes));
+    detail::check_launch(kName, cudaMemsetAsync(fresh, 0, kCountersBytes, stream));
+    counters = fresh;
   }
   return static_cast<std::uint32_t*>(counters);
 }

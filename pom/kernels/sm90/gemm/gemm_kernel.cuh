@@ -464,7 +464,8 @@ cudaError_t launch_gemm(const Gemm& p, const typename Epilogue::Params& params, 
                                                        Traits::kBoxW, Traits::kDealt);
       e != cudaSuccess)
     return e;
-  const int slots = std::max(1, clusters / s.splits);  // whole tiles at a time: see Share
+  if (clusters < s.splits) return cudaErrorNotSupported;  // those who wait for each other run together
+  const int slots = std::max(1, clusters / s.splits);     // whole tiles at a time: see Share
   const unsigned blocks = static_cast<unsigned>(Traits::kCluster * s.splits * std::min(s.tiles, slots));
   return launch(kernel, dim3(blocks), dim3(kGemmThreads), Traits::kShared, stream, Traits::kCluster, a, w, s,
                 p.steady, params);
