@@ -729,7 +729,7 @@ void ptx::warp_product(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
 // ---- launching ----
 
 unsigned processors() {
-  static const unsigned count = from_environment("POM_EMULATED_SMS", 8);
+  static const unsigned count = from_environment("POM_EMULATED_SMS", 32);
   return count;
 }
 
