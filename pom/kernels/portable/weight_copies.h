@@ -1,5 +1,5 @@
 // Copies in bf16 of fp32 weights that lie in one flat buffer, in the forms that GEMMs read: as they are,
-// transposed, and in the order of context_order.h. What changes the weights (adamw.h, muon.h) writes them
+// transposed, and in the order of context_order.h. What changes the weights (adamw.h) writes them
 // while it has the new values at hand; lower_weights() makes them of weights that something else has changed.
 #pragma once
 
