@@ -394,8 +394,10 @@ void time_narrow(Dtype dtype, int64_t batch, int64_t tokens, int64_t inputs, int
   const int ours = gemm_splits(in.sizes, dtype);
   for (splits.count = 1; splits.count <= (ours > 1 ? 4 : 1); ++splits.count) {
     const auto name = [&](const char* epilogue) {
-      const std::string number = splits.count > 1 ? "/" + std::to_string(splits.count) : "";
-      return epilogue + number + (splits.count == ours && ours > 1 ? "+" : "");
+      std::string found = epilogue;
+      if (splits.count > 1) found.append("/").append(std::to_string(splits.count));
+      if (splits.count == ours && ours > 1) found.append("+");
+      return found;
     };
     time_epilogue(in, name("store"), cublas, algorithm, [&](const Gemm& p, int buffer) {
       return gemm_store(p, {Activation::none, Dtype::bf16, in.out[buffer]}, stream);

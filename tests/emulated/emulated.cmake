@@ -26,7 +26,7 @@ function(pom_emulated_sources variable)
     list(APPEND made ${output})
   endforeach()
   # Warnings were given where the files are compiled as what they are.
-  set_source_files_properties(${made} PROPERTIES COMPILE_OPTIONS "-fpreprocessed;-w;-O1;-march=native" SKIP_UNITY_BUILD_INCLUSION ON)
+  set_source_files_properties(${made} PROPERTIES COMPILE_OPTIONS "-fpreprocessed;-w;-Wno-psabi;-O1;-march=native" SKIP_UNITY_BUILD_INCLUSION ON)
   set(${variable} ${made} PARENT_SCOPE)
 endfunction()
 

@@ -31,7 +31,10 @@ struct Case {
   }
   std::string name() const {
     std::string lengths;
-    for (size_t s = 0; s < keys.size() && s < 9; ++s) lengths += (s ? "," : "") + std::to_string(keys[s]);
+    for (size_t s = 0; s < keys.size() && s < 9; ++s) {
+      if (s > 0) lengths.append(",");
+      lengths.append(std::to_string(keys[s]));
+    }
     return text("block=%lld window=%lld n=%s D=%lld k=%d %s%s%s", static_cast<long long>(block),
                 static_cast<long long>(window), lengths.c_str(), static_cast<long long>(D), order,
                 name_of(dtype), packed ? " packed" : "", shift ? " unaligned" : "");

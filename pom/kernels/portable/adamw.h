@@ -21,7 +21,7 @@ struct AdamWParams {
   double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^step
   const float* clip_scale = nullptr;  // one value on the device, so that nobody waits; null: 1
   double ema_decay = 0;               // 1: the average stays as it is
-  WeightParts weights;                // with parts: these are stepped, which have all of p but padding
+  WeightParts weights = {};           // with parts: these are stepped, which have all of p but padding
 };
 cudaError_t adamw(const AdamWParams& params, cudaStream_t stream);
 

@@ -2,8 +2,8 @@
 // composed operations in the same dtype, in fp8 within what e4m3 rounds. Skipped without such a GPU.
 #include "tests/ops/block/seen_blocks.h"
 #include <functional>
-#include <vector>
 #include <gtest/gtest.h>
+#include <vector>
 
 #include <ATen/ATen.h>
 
