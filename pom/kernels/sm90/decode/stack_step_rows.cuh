@@ -124,9 +124,7 @@ __device__ __forceinline__ uint32_t highest_of(const uint2& w) {  // of halves
 
 // All of a row is read at once and again until all of it is there: when the last value comes, the others need
 // no second way to the cache. What is unwritten is the highest of all words and halves. Of more rows than one
-// it would be too much to ask for again and again (all blocks' reads of eight rows are more than half as many
-// bytes as the weights): a thread's first words come before all others, and of eight rows, where it costs no
-// registers, then only what was not there.
+// it would be too much to ask for again and again: a thread's first words come before all others.
 // Between `begin` and `end` there is time for something else.
 template <class S, int Pieces, class Value, class Words>
 struct Reading {
@@ -139,16 +137,6 @@ struct Reading {
       const Value* const row = rows + (S::kOne ? 0 : min(in.row + 4 * set, count - 1)) * pitch;
 #pragma unroll
       for (int n = 0; n < Pieces; ++n) read_words(row + in.place(n), v[set][n]);
-    }
-  }
-  __device__ void missing(const Inputs<S>& in, Words (&v)[S::kSets][Pieces]) {
-    fresh(rows);
-#pragma unroll
-    for (int set = 0; set < S::kSets; ++set) {
-      const Value* const row = rows + min(in.row + 4 * set, count - 1) * pitch;
-#pragma unroll
-      for (int n = 0; n < Pieces; ++n)
-        if (highest_of(v[set][n]) == kUnwritten) read_words(row + in.place(n), v[set][n]);
     }
   }
   __device__ const Value* first(const Inputs<S>& in) {
@@ -174,12 +162,8 @@ struct Reading {
     } else {
       while (highest_of(v[0][0]) == kUnwritten) read_words(first(in), v[0][0]);
       __syncwarp();
-      all(in, v);
-      while (highest(v) == kUnwritten)
-        if constexpr (S::kWhole && S::kSets > 1)
-          missing(in, v);
-        else
-          all(in, v);
+      do all(in, v);
+      while (highest(v) == kUnwritten);
     }
     __syncwarp();
   }
