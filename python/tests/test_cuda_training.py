@@ -474,3 +474,28 @@ def test_products_under_autocast(dtype):
     for a, b in zip(found["fused"], found["composed"], strict=True):
         assert a.dtype == torch.float32
         assert (a - b).norm() <= 0.03 * b.norm()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [None, libpom.causal, libpom.block_causal(5), libpom.block_causal(40), libpom.block_causal(40, window=2)],
+    ids=["none", "causal", "short blocks", "blocks", "window"],
+)
+def test_between_parts_and_the_whole_layer(mask):
+    """What torch.compile takes, called as it is: the same values and gradients as of the one operator."""
+    torch.manual_seed(4)
+    x = torch.randn(2, 203, 24, device="cuda").to(torch.bfloat16)
+    weights = [torch.randn(s, device="cuda").to(torch.bfloat16) / 5 for s in ((96, 24), (96,)) * 2]
+    weights += [torch.randn(s, device="cuda").to(torch.bfloat16) / 10 for s in ((24, 96), (24,))]
+
+    def results(layer):
+        leaves = [t.clone().requires_grad_() for t in (x, *weights)]
+        out = layer(leaves[0], leaves[0], *leaves[1:])
+        return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]
+
+    tensor, block, window = libpom.masks.resolve("mixer_layer", mask, x, x)
+    parts = results(lambda *a: torch.ops.pom.mixer_layer_in_parts.default(*a, 2, tensor, block, window))
+    whole = results(lambda *a: libpom.mixer_layer(*a, 2, mask=mask))
+    for got, expected in zip(parts, whole, strict=True):
+        scale = expected.float().abs().max()
+        assert (got.float() - expected.float()).abs().max() <= 2**-5 * scale
